@@ -1,0 +1,238 @@
+"""Every error graphkeep raises.
+
+```
+GraphkeepError
+├── StoreError                            the database or the way to it
+│   ├── StoreUnavailableError (ConnectionError)   down, unreachable, out of connections: worth trying again
+│   ├── StoreWriteError (OSError)         full, read-only, no right to write: the write did not happen
+│   ├── StoreClosedError (RuntimeError)   the store was closed, or inherited through fork()
+│   ├── SchemaError (RuntimeError)        schema missing and may not be made, or made by a newer graphkeep
+│   └── MissingDriverError (ImportError)  names the extra to install
+├── RunError                              one run; carries `run_id`
+│   ├── RunNotFoundError (LookupError)
+│   ├── RunExistsError (ValueError)
+│   ├── RunBusyError (RuntimeError)       someone else holds a live claim; carries `owner`, `lease_until`
+│   ├── RunStatusError (RuntimeError)     the run's status does not allow this; carries `status`
+│   ├── RunMovedError (RuntimeError)      the run was changed since it was read
+│   ├── LeaseLostError (RuntimeError)     our claim was taken over; nothing was written
+│   ├── DamagedRunError (ValueError)      a stored snapshot cannot be read; carries `seq`
+│   ├── FormatVersionError (ValueError)   written by a newer graphkeep
+│   └── GraphChangedError (ValueError)    the stored run does not fit the graph; carries `node`, `path`
+└── CodecError                            a Python value and its JSON; carries `path`
+    ├── UnstorableTypeError (TypeError)   found when the graph is bound
+    └── LossyStateError (ValueError)      found before anything is written
+```
+
+A message says what happened, to which run, and what to do next. URLs are shown without passwords.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+__all__ = (
+    'CodecError',
+    'DamagedRunError',
+    'FormatVersionError',
+    'GraphChangedError',
+    'GraphkeepError',
+    'LeaseLostError',
+    'LossyStateError',
+    'MissingDriverError',
+    'RunBusyError',
+    'RunError',
+    'RunExistsError',
+    'RunMovedError',
+    'RunNotFoundError',
+    'RunStatusError',
+    'SchemaError',
+    'StoreClosedError',
+    'StoreError',
+    'StoreUnavailableError',
+    'StoreWriteError',
+    'UnstorableTypeError',
+)
+
+
+class GraphkeepError(Exception):
+    """Base class of every error graphkeep raises."""
+
+
+class StoreError(GraphkeepError):
+    """Something is wrong with the database, or with the way to it."""
+
+
+class StoreUnavailableError(StoreError, ConnectionError):
+    """The database cannot be reached now. The same call may succeed later; nothing is half-written."""
+
+
+class StoreWriteError(StoreError, OSError):
+    """The database refused a write (full, read-only, no right to write). Nothing was written."""
+
+
+class StoreClosedError(StoreError, RuntimeError):
+    """The store has been closed, or belongs to the process that this one was forked from."""
+
+
+class SchemaError(StoreError, RuntimeError):
+    """The database schema is missing and may not be created, or was made by a newer graphkeep."""
+
+
+class MissingDriverError(StoreError, ImportError):
+    """The driver of a database is not installed."""
+
+    def __init__(self, *, driver: str, extra: str) -> None:
+        self.driver = driver
+        """The missing package."""
+        self.extra = extra
+        """The extra of graphkeep that brings it."""
+        super().__init__(
+            f'{driver!r} is not installed. Install it with: pip install "graphkeep[{extra}]"'
+        )
+
+
+class RunError(GraphkeepError):
+    """Something is wrong with one run."""
+
+    def __init__(self, message: str, *, run_id: str) -> None:
+        self.run_id = run_id
+        """The run it is about."""
+        super().__init__(message)
+
+
+class RunNotFoundError(RunError, LookupError):
+    """No run has this id in this store."""
+
+    def __init__(self, *, run_id: str) -> None:
+        super().__init__(f'There is no run {run_id!r} in this store.', run_id=run_id)
+
+
+class RunExistsError(RunError, ValueError):
+    """A run with this id was started before."""
+
+    def __init__(self, *, run_id: str, status: str | None = None) -> None:
+        self.status = status
+        """The status of the run that exists, where it is known."""
+        known = f' (status {status!r})' if status else ''
+        super().__init__(
+            f'Run {run_id!r} already exists{known}. Continue it with graphkeep.resume(graph, '
+            f'store.persistence({run_id!r})), or start a new run under another id.',
+            run_id=run_id,
+        )
+
+
+class RunBusyError(RunError, RuntimeError):
+    """Another owner holds a live claim on the run."""
+
+    def __init__(
+        self, *, run_id: str, owner: str | None, lease_until: datetime | None, epoch: int
+    ) -> None:
+        self.epoch = epoch
+        """The epoch of that claim."""
+        self.owner = owner
+        """Who holds the claim."""
+        self.lease_until = lease_until
+        """When the claim ends if its owner does not renew it (UTC, by the database's clock)."""
+        until = f' until {lease_until.isoformat()}' if lease_until else ''
+        super().__init__(
+            f'Run {run_id!r} is being worked on by {owner!r}{until}. Wait for it, or stop that '
+            'owner: a claim that is not renewed ends by itself.',
+            run_id=run_id,
+        )
+
+
+class RunStatusError(RunError, RuntimeError):
+    """The status of the run does not allow what was asked."""
+
+    def __init__(self, message: str, *, run_id: str, status: str) -> None:
+        self.status = status
+        """The status the run has."""
+        super().__init__(message, run_id=run_id)
+
+
+class RunMovedError(RunError, RuntimeError):
+    """The run was changed by someone else between reading it and claiming it. Nothing was written."""
+
+    def __init__(self, *, run_id: str, expected_seq: int, seq: int) -> None:
+        self.expected_seq = expected_seq
+        """The snapshot the caller had read."""
+        self.seq = seq
+        """The snapshot the run is at now."""
+        super().__init__(
+            f'Run {run_id!r} moved from snapshot {expected_seq} to {seq} after it was read. '
+            'Load it again and continue from there.',
+            run_id=run_id,
+        )
+
+
+class LeaseLostError(RunError, RuntimeError):
+    """The claim on the run was taken over or ended. Nothing was written by this call."""
+
+    def __init__(self, *, run_id: str, epoch: int) -> None:
+        self.epoch = epoch
+        """The epoch of the claim that was lost."""
+        super().__init__(
+            f'The claim on run {run_id!r} (epoch {epoch}) was lost: another process took the run '
+            'over, or it was cancelled or deleted. Nothing was written. Whoever holds the run now '
+            'goes on from the last commit.',
+            run_id=run_id,
+        )
+
+
+class DamagedRunError(RunError, ValueError):
+    """A stored snapshot of the run cannot be read."""
+
+    def __init__(self, *, run_id: str, seq: int | None, reason: str) -> None:
+        self.seq = seq
+        """The snapshot that is damaged."""
+        self.reason = reason
+        super().__init__(
+            f'Snapshot {seq} of run {run_id!r} cannot be read: {reason}. Other runs are not '
+            f'affected. An earlier snapshot may still be good: store.fork({run_id!r}, at=…).',
+            run_id=run_id,
+        )
+
+
+class FormatVersionError(RunError, ValueError):
+    """The run was written by a newer version of graphkeep."""
+
+    def __init__(self, *, run_id: str, found: object, known: int) -> None:
+        self.found = found
+        """The format version in the store."""
+        self.known = known
+        """The newest format version this graphkeep reads."""
+        super().__init__(
+            f'Run {run_id!r} has stored format {found!r}; this graphkeep reads up to {known}. '
+            'Upgrade graphkeep here. The run was left as it is.',
+            run_id=run_id,
+        )
+
+
+class GraphChangedError(RunError, ValueError):
+    """What is stored does not fit the graph any more. The run was left as it is."""
+
+    def __init__(
+        self, message: str, *, run_id: str, node: str | None = None, path: str | None = None
+    ) -> None:
+        self.node = node
+        """The node (or step) that is missing or has changed."""
+        self.path = path
+        """Where in the document the value does not fit."""
+        super().__init__(message, run_id=run_id)
+
+
+class CodecError(GraphkeepError):
+    """A Python value and its JSON do not go together."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        self.path = path
+        """Where, e.g. `state.clients[0].lock`."""
+        super().__init__(message)
+
+
+class UnstorableTypeError(CodecError, TypeError):
+    """A declared type cannot be stored as JSON. Raised when the graph is bound, before any step."""
+
+
+class LossyStateError(CodecError, ValueError):
+    """A value would not come back as it is. Raised before anything is written."""

@@ -1,0 +1,194 @@
+"""The records that every store speaks: runs, snapshots, claims, and what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+__all__ = (
+    'Claim',
+    'ClaimRequest',
+    'Claimed',
+    'Commit',
+    'Draft',
+    'Event',
+    'NewRun',
+    'Run',
+    'RunQuery',
+    'Snapshot',
+    'SnapshotKind',
+    'Status',
+)
+
+Status = Literal['ready', 'running', 'paused', 'failed', 'done', 'cancelled']
+"""What a run is doing: docs/design.md has the table of statuses and what leads out of each."""
+
+Event = Literal['start', 'step', 'edit', 'replace', 'error', 'end', 'fork']
+"""Why a snapshot was written."""
+
+SnapshotKind = Literal['full', 'delta']
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """The header of one durable execution of a graph."""
+
+    run_id: str
+    """The name the user chose: 1 to 512 bytes of UTF-8."""
+    graph: str | None = None
+    """The name of the graph, where it has one."""
+    status: Status
+    """What the run is doing. A `running` run whose lease has passed is *interrupted*."""
+    seq: int
+    """Number of the newest snapshot; the first is 0."""
+    full_seq: int
+    """Number of the newest full snapshot: reading starts there."""
+    epoch: int
+    """The fencing token: raised by every claim, checked by every write."""
+    owner: str | None = None
+    """Who holds the claim, while there is one."""
+    lease_until: datetime | None = None
+    """When the claim ends if it is not renewed (UTC, the database's clock)."""
+    interrupted: bool = False
+    """`True` when the status is `running` and the lease had passed as it was read, by the database's clock."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The user's own labels, for finding runs."""
+    error: Mapping[str, Any] | None = None
+    """What a failed run failed with: `{'type': …, 'message': …, 'node': …, 'traceback': …}`."""
+    parent_run_id: str | None = None
+    """The run this one was forked from."""
+    parent_seq: int | None = None
+    """The snapshot it was forked at."""
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """One committed version of a run's document."""
+
+    seq: int
+    kind: SnapshotKind
+    """`full`: `data` is the document. `delta`: `data` is what changed since `seq - 1`."""
+    event: Event
+    data: bytes
+    """JSON, UTF-8."""
+    node: str | None = None
+    """The node (or step) whose end this snapshot records."""
+    task: str | None = None
+    """The task whose end this snapshot records."""
+    started_at: datetime | None = None
+    """When that task started (UTC, the worker's clock)."""
+    duration: float | None = None
+    """How long it ran, in seconds."""
+    error: Mapping[str, Any] | None = None
+    """What the task raised, for the event `error`."""
+    created_at: datetime
+    """When it was committed (UTC, the database's clock)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """A snapshot that is about to be written; the store adds `created_at`."""
+
+    seq: int
+    kind: SnapshotKind
+    event: Event
+    data: bytes
+    node: str | None = None
+    task: str | None = None
+    started_at: datetime | None = None
+    duration: float | None = None
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """The right to write one run."""
+
+    run_id: str
+    owner: str
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRun:
+    """The header of a run that is about to be created."""
+
+    run_id: str
+    graph: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    parent_run_id: str | None = None
+    parent_seq: int | None = None
+    owner: str | None = None
+    """Claim the run at once for this owner (status `running`); `None` creates it `ready`."""
+    ttl: float = 0.0
+    """The lease of that claim, in seconds."""
+    nonce: str
+    """Names this call in the header, so that a retry after a lost reply recognises itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimRequest:
+    """Who wants to write which run, and what they know of it."""
+
+    run_id: str
+    owner: str
+    ttl: float
+    """The lease, in seconds."""
+    allow: tuple[Status, ...] = ('ready',)
+    """Statuses that may be claimed. A `running` run may be when its lease has passed, whatever is named here."""
+    expected_epoch: int | None = None
+    """Also claim a `running` run whose lease is alive, if this is its epoch: its owner is known to be gone."""
+    expected_seq: int | None = None
+    """Claim only if this is still the newest snapshot; the reply then carries no snapshots."""
+    nonce: str
+    """Names this call in the header, so that a retry after a lost reply recognises itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claimed:
+    """A claim that was got, and what the run looks like under it."""
+
+    claim: Claim
+    run: Run
+    snapshots: tuple[Snapshot, ...]
+    """The newest full snapshot and the deltas after it, in order; empty when the caller named the seq it had read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """One fenced write: it succeeds only while `claim.epoch` is the run's and its seq is `draft.seq - 1`."""
+
+    claim: Claim
+    draft: Draft
+    status: Status
+    """The status after the commit. `running` renews the lease; any other gives the claim up."""
+    ttl: float
+    """The lease from now on, in seconds; unused when `status` is not `running`."""
+    nonce: str
+    """Names this commit in the header, so that a retry after a lost reply recognises itself."""
+    history: Literal['all', 'latest'] = 'all'
+    """`latest`: when `draft` is full, drop the snapshots before it, in the same transaction."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunQuery:
+    """Which runs to find. Every field that is set must match."""
+
+    graph: str | None = None
+    status: tuple[Status, ...] = ()
+    """Any of these; empty means all."""
+    interrupted: bool | None = None
+    """`True`: only `running` runs whose lease has passed; `False`: none of these."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """All of these labels with these values."""
+    parent_run_id: str | None = None
+    updated_before: datetime | None = None
+    """Last written before this time (an aware datetime)."""
+    after: tuple[datetime, str] | None = None
+    """Only runs after this one in the order: `(created_at, run_id)` of the last run of the previous page."""
+    limit: int = 100
+    """At most this many, newest first (by `created_at`, then `run_id` descending)."""
