@@ -20,6 +20,9 @@ __all__ = (
     'Snapshot',
     'SnapshotKind',
     'Status',
+    'check_labels',
+    'check_name',
+    'check_run_id',
 )
 
 Status = Literal['ready', 'running', 'paused', 'failed', 'done', 'cancelled']
@@ -62,7 +65,15 @@ class Run:
     parent_seq: int | None = None
     """The snapshot it was forked at."""
     created_at: datetime
+    """When the run was created (UTC, the database's clock)."""
     updated_at: datetime
+    """When the run was last written (UTC, the database's clock)."""
+
+    def claim(self) -> Claim:
+        """The claim its owner has."""
+        if self.owner is None:
+            raise ValueError(f'run {self.run_id!r} is not claimed')
+        return Claim(run_id=self.run_id, owner=self.owner, epoch=self.epoch)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,3 +203,46 @@ class RunQuery:
     """Only runs after this one in the order: `(created_at, run_id)` of the last run of the previous page."""
     limit: int = 100
     """At most this many, newest first (by `created_at`, then `run_id` descending)."""
+
+
+def check_run_id(run_id: str) -> None:
+    """Refuse what is not 1 to 512 bytes of UTF-8 without NUL.
+
+    Raises:
+        TypeError: It is not a string.
+        ValueError: It cannot name a run.
+    """
+    _check_text(run_id, 'run_id')
+
+
+def check_name(name: str | None, what: str) -> None:
+    """Refuse a graph name that is neither `None` nor 1 to 512 bytes of UTF-8 without NUL. Errors as for run ids."""
+    if name is not None:
+        _check_text(name, what)
+
+
+def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """A copy of `labels`: strings to strings, without NUL and surrogates, keys and values up to 512 bytes.
+
+    Raises:
+        TypeError: A key or value is not a string.
+        ValueError: A key or value cannot be stored.
+    """
+    checked = dict(labels or {})
+    for key, value in checked.items():
+        _check_text(key, 'label name')
+        _check_text(value, f'label {key!r}', least=0)
+    return checked
+
+
+def _check_text(text: object, what: str, *, least: int = 1) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f'{what} must be a string, got {type(text).__name__}')
+    if '\0' in text:
+        raise ValueError(f'{what} {text!r} holds a NUL character')
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f'{what} {text!r} holds a surrogate, which UTF-8 cannot store') from None
+    if not least <= size <= 512:
+        raise ValueError(f'{what} must be {least} to 512 bytes of UTF-8, got {size}')

@@ -1,0 +1,256 @@
+"""One run in memory, and the commits that carry it forward. Both front ends stand on this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from time import monotonic
+from typing import Any
+
+from .document import Change, Document, wants_full
+from .errors import LeaseLostError
+from .history import Replay
+from .leases import Lease, claiming
+from .runs import Commit, Draft, Event, NewRun, Run, Status
+from .shielding import Ending, to_its_end
+from .store import Store, new_nonce
+from . import owner as owners
+
+__all__ = ('Journal',)
+
+_NOTHING = b'{"format":1}'
+"""A delta that changes nothing: for the event `error`, which leaves the document as it was."""
+
+
+class Journal:
+    """A run as this process knows it: its document, the snapshot it is at, and the claim, while there is one.
+
+    A journal that failed to commit may not match the database any more: drop it and load the run again.
+    """
+
+    __slots__ = ('_delta_bytes', '_deltas', '_full_bytes', '_lease', 'document', 'run_id', 'seq', 'store')
+
+    def __init__(self, store: Store, run: Run, replay: Replay) -> None:
+        """Take a run as it was read; nothing is claimed."""
+        self.store = store
+        self.run_id = run.run_id
+        self.seq = run.seq
+        self.document = replay.document
+        self._full_bytes = replay.full_bytes
+        self._deltas = replay.deltas
+        self._delta_bytes = replay.delta_bytes
+        self._lease: Lease | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        store: Store,
+        run_id: str,
+        document: Document,
+        *,
+        graph: str | None,
+        labels: Mapping[str, str],
+        claimed: bool,
+    ) -> Journal:
+        """Create the run with its first snapshot.
+
+        Args:
+            store: Where.
+            run_id: The name of the run.
+            document: The run before its first step.
+            graph: The name the graph is recorded under.
+            labels: The user's labels.
+            claimed: Claim it at once, to run it; else it is `ready`.
+
+        Raises:
+            RunExistsError: There is a run with this id.
+        """
+        data = document.to_json()
+        new = NewRun(
+            run_id=run_id,
+            graph=graph,
+            labels=labels,
+            owner=owners.current() if claimed else None,
+            ttl=store.lease,
+            nonce=new_nonce(),
+        )
+
+        async def create() -> Journal:
+            with claiming(run_id):
+                run = await store.create(new, Draft(seq=0, kind='full', event='start', data=data))
+                replay = Replay.of(run_id, document, full_bytes=len(data))
+                journal = cls(store, run, replay)
+                if claimed:
+                    journal._lease = store.leases.hold(run.claim())
+                return journal
+
+        ending = await to_its_end(create(), bound=store.retry + 5.0)
+        if ending.cancelled is not None and ending.value is not None:
+            await ending.value.release()
+        return ending.unwrap()
+
+    @classmethod
+    async def load(cls, store: Store, run_id: str) -> tuple[Run, Journal]:
+        """Read a run; claims and changes nothing. Errors as in `Store.document`."""
+        run, replay = await store.read(run_id)
+        return run, cls(store, run, replay)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether this process has the right to write the run, as far as it knows."""
+        return self._lease is not None and self._lease.valid
+
+    async def claim(self, *, allow: tuple[Status, ...] = ('ready',)) -> None:
+        """Get the right to write the run, if it is still as it was read.
+
+        Raises:
+            RunMovedError: Somebody wrote to it meanwhile.
+            RunBusyError: Somebody who may be alive holds it.
+            RunStatusError: Its status is not in `allow`.
+            RunNotFoundError: It was deleted.
+        """
+
+        async def claim() -> None:
+            with claiming(self.run_id):
+                claimed = await self.store.claim(self.run_id, allow=allow, expected_seq=self.seq)
+                self._lease = self.store.leases.hold(claimed.claim)
+
+        ending = await to_its_end(claim(), bound=self.store.retry + 5.0)
+        if ending.cancelled is not None and ending.error is None:
+            await self.release()
+        ending.unwrap()
+
+    def step_begins(self) -> None:
+        """From now on a step runs: the claim is renewed, and nobody takes it for idle."""
+        self._valid_lease().busy = True
+
+    def step_ends(self) -> None:
+        """No step runs any more: the claim is given up soon, if nothing follows."""
+        if self._lease is not None:
+            self._lease.busy = False
+            self._lease.idle_since = monotonic()
+
+    async def commit(
+        self,
+        change: Change,
+        *,
+        event: Event,
+        status: Status = 'running',
+        node: str | None = None,
+        task: str | None = None,
+        started_at: datetime | None = None,
+        duration: float | None = None,
+    ) -> Ending[None]:
+        """Write one snapshot. Waits to the end even if cancelled.
+
+        Args:
+            change: What it changes in the document.
+            event: Why.
+            status: What the run is afterwards; any but `running` gives the claim up.
+            node: The node whose end this records.
+            task: Its task.
+            started_at: When it started (aware).
+            duration: How long it ran, in seconds.
+
+        Returns:
+            How the write ended: see `Store.append`. After an error the journal is of no more use, but for `fail`.
+
+        Raises:
+            LeaseLostError: The claim was lost before.
+        """
+        lease = self._valid_lease()
+        data, kind = self.document.delta(change) or _NOTHING, 'delta'
+        size = self.document.size_after(change)
+        if wants_full(
+            size,
+            len(data),
+            full=self._full_bytes,
+            deltas=self._deltas,
+            since=self._delta_bytes,
+        ):
+            data, kind = self.document.to_json(change), 'full'
+        draft = Draft(
+            seq=self.seq + 1,
+            kind=kind,
+            event=event,
+            data=data,
+            node=node,
+            task=task,
+            started_at=started_at,
+            duration=duration,
+        )
+        ending = await self._write(lease, draft, status)
+        if ending.error is None:
+            self.document.advance(change)
+            self.seq += 1
+            if kind == 'full':
+                self._full_bytes, self._deltas, self._delta_bytes = len(data), 0, 0
+            else:
+                self._deltas += 1
+                self._delta_bytes += len(data)
+        return ending
+
+    async def fail(
+        self,
+        error: Mapping[str, Any],
+        *,
+        node: str | None = None,
+        task: str | None = None,
+        started_at: datetime | None = None,
+        duration: float | None = None,
+    ) -> Ending[None]:
+        """Record that a step raised, leave the document as it was, and give the claim up."""
+        draft = Draft(
+            seq=self.seq + 1,
+            kind='delta',
+            event='error',
+            data=_NOTHING,
+            node=node,
+            task=task,
+            started_at=started_at,
+            duration=duration,
+            error=error,
+        )
+        ending = await self._write(self._valid_lease(), draft, 'failed')
+        if ending.error is None:
+            self.seq += 1
+            self._deltas += 1
+            self._delta_bytes += len(_NOTHING)
+        return ending
+
+    async def release(self) -> Ending[None]:
+        """Give the claim up, if there is one: the run becomes `ready`."""
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return Ending()
+        return await self.store.leases.give_up(lease)
+
+    async def _write(self, lease: Lease, draft: Draft, status: Status) -> Ending[None]:
+        commit = Commit(
+            claim=lease.claim,
+            draft=draft,
+            status=status,
+            ttl=self.store.lease,
+            nonce=new_nonce(),
+            history=self.store.history,
+        )
+        started = monotonic()
+        lease.writing = True
+        try:
+            ending = await self.store.append(commit)
+        finally:
+            lease.writing = False
+        lease.renewed_at = lease.idle_since = started
+        if status != 'running' or isinstance(ending.error, LeaseLostError):
+            # On another error the claim may still be there: whoever handles the error gives it up.
+            if ending.error is None or isinstance(ending.error, LeaseLostError):
+                self.store.leases.drop(lease)
+                self._lease = None
+        return ending
+
+    def _valid_lease(self) -> Lease:
+        lease = self._lease
+        if lease is None or not lease.valid:
+            epoch = -1 if lease is None else lease.claim.epoch
+            raise LeaseLostError(run_id=self.run_id, epoch=epoch)
+        return lease

@@ -1,0 +1,254 @@
+"""Runs in the memory of this process: for tests and for trying things out. Nothing outlives the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ..errors import LeaseLostError, RunBusyError, RunExistsError, RunNotFoundError
+from ..runs import Claim, Claimed, ClaimRequest, Commit, Draft, NewRun, Run, RunQuery, Snapshot
+from ..store import Store, not_claimable, refused_claim
+
+__all__ = ('MemoryStore',)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Row:
+    run: Run
+    nonce: str
+    snapshots: list[Snapshot]
+
+
+@dataclass(kw_only=True, slots=True, weakref_slot=True)
+class _Data:
+    rows: dict[str, _Row] = field(default_factory=dict[str, _Row])
+
+
+_named: WeakValueDictionary[str, _Data] = WeakValueDictionary()
+
+
+def _now() -> datetime:
+    return datetime.now(tz=timezone.utc)
+
+
+class MemoryStore(Store):
+    """A store in this process's memory.
+
+    Stores with the same name share their runs for as long as one of them exists; without a name a store is alone.
+    """
+
+    def __init__(
+        self, name: str | None = None, *, clock: Callable[[], datetime] = _now, **options: Any
+    ) -> None:
+        """Make a store.
+
+        Args:
+            name: Share runs with the other memory stores of this name.
+            clock: Tells the time, as an aware datetime: stands in for the database's clock.
+            **options: As for every store: `lease`, `heartbeat`, `history`, `retry`.
+        """
+        super().__init__(**options)
+        self._clock = clock
+        self._data = _Data() if name is None else _named.setdefault(name, _Data())
+
+    def __repr__(self) -> str:
+        return f'<MemoryStore of {len(self._data.rows)} runs>'
+
+    async def _open(self) -> None:
+        pass
+
+    async def _close(self) -> None:
+        pass
+
+    async def _create(self, run: NewRun, draft: Draft) -> Run:
+        row = self._data.rows.get(run.run_id)
+        if row is not None:
+            if row.nonce == run.nonce:
+                return row.run
+            raise RunExistsError(run_id=run.run_id, status=row.run.status)
+        now = self._clock()
+        header = Run(
+            run_id=run.run_id,
+            graph=run.graph,
+            status='ready' if run.owner is None else 'running',
+            seq=0,
+            full_seq=0,
+            epoch=int(now.timestamp() * 1_000_000),
+            owner=run.owner,
+            lease_until=None if run.owner is None else now + timedelta(seconds=run.ttl),
+            labels=dict(run.labels),
+            parent_run_id=run.parent_run_id,
+            parent_seq=run.parent_seq,
+            created_at=now,
+            updated_at=now,
+        )
+        self._data.rows[run.run_id] = _Row(
+            run=header, nonce=run.nonce, snapshots=[_snapshot(draft, now)]
+        )
+        return header
+
+    async def _claim(self, request: ClaimRequest) -> Claimed:
+        row = self._data.rows.get(request.run_id)
+        if row is None:
+            raise RunNotFoundError(run_id=request.run_id)
+        run, now = self._seen(row.run), self._clock()
+        if row.nonce != request.nonce:
+            moved = request.expected_seq is not None and run.seq != request.expected_seq
+            free = run.interrupted or request.expected_epoch == run.epoch
+            if moved or not (free if run.status == 'running' else run.status in request.allow):
+                raise refused_claim(request, run)
+            row.nonce = request.nonce
+            run = row.run = replace(
+                run,
+                status='running',
+                epoch=run.epoch + 1,
+                owner=request.owner,
+                lease_until=now + timedelta(seconds=request.ttl),
+                interrupted=False,
+                updated_at=now,
+            )
+        snapshots = () if request.expected_seq is not None else tuple(_since_full(row.snapshots))
+        claim = Claim(run_id=run.run_id, owner=request.owner, epoch=run.epoch)
+        return Claimed(claim=claim, run=run, snapshots=snapshots)
+
+    async def _append(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
+        return [self._append_one(commit) for commit in commits]
+
+    def _append_one(self, commit: Commit) -> BaseException | None:
+        claim, draft = commit.claim, commit.draft
+        row = self._data.rows.get(claim.run_id)
+        if row is not None and row.nonce == commit.nonce:
+            return None
+        if row is None or not _owned(row.run, claim) or row.run.seq != draft.seq - 1:
+            return LeaseLostError(run_id=claim.run_id, epoch=claim.epoch)
+        now = self._clock()
+        stays = commit.status == 'running'
+        row.nonce = commit.nonce
+        row.run = replace(
+            row.run,
+            seq=draft.seq,
+            full_seq=draft.seq if draft.kind == 'full' else row.run.full_seq,
+            status=commit.status,
+            owner=claim.owner if stays else None,
+            lease_until=now + timedelta(seconds=commit.ttl) if stays else None,
+            error=draft.error,
+            updated_at=now,
+        )
+        if commit.history == 'latest' and draft.kind == 'full':
+            row.snapshots.clear()
+        row.snapshots.append(_snapshot(draft, now))
+        return None
+
+    async def _renew(self, claims: Sequence[Claim], ttl: float) -> Sequence[BaseException | None]:
+        until = self._clock() + timedelta(seconds=ttl)
+        results: list[BaseException | None] = []
+        for claim in claims:
+            row = self._data.rows.get(claim.run_id)
+            if row is None or not _owned(row.run, claim):
+                results.append(LeaseLostError(run_id=claim.run_id, epoch=claim.epoch))
+            else:
+                row.run = replace(row.run, lease_until=until)
+                results.append(None)
+        return results
+
+    async def _release(self, claim: Claim) -> None:
+        row = self._data.rows.get(claim.run_id)
+        if row is not None and _owned(row.run, claim):
+            row.run = replace(
+                row.run, status='ready', owner=None, lease_until=None, updated_at=self._clock()
+            )
+
+    async def _header(self, run_id: str) -> Run | None:
+        row = self._data.rows.get(run_id)
+        return None if row is None else self._seen(row.run)
+
+    async def _read(self, run_id: str, at: int | None) -> tuple[Run, tuple[Snapshot, ...]] | None:
+        row = self._data.rows.get(run_id)
+        if row is None:
+            return None
+        upto = [s for s in row.snapshots if at is None or s.seq <= at]
+        return self._seen(row.run), tuple(_since_full(upto))
+
+    async def _history(self, run_id: str, after: int, limit: int) -> Sequence[Snapshot]:
+        row = self._data.rows.get(run_id)
+        return [] if row is None else [s for s in row.snapshots if s.seq > after][:limit]
+
+    async def _find(self, query: RunQuery) -> Sequence[Run]:
+        found = [self._seen(row.run) for row in self._data.rows.values()]
+        found = [run for run in found if _matches(run, query)]
+        found.sort(key=lambda run: (run.created_at, run.run_id), reverse=True)
+        return found[: query.limit]
+
+    async def _cancel(self, run_id: str) -> Run:
+        row = self._data.rows.get(run_id)
+        if row is None:
+            raise RunNotFoundError(run_id=run_id)
+        if row.run.status == 'done':
+            raise not_claimable(row.run)
+        if row.run.status != 'cancelled':
+            row.run = replace(
+                row.run,
+                status='cancelled',
+                epoch=row.run.epoch + 1,
+                owner=None,
+                lease_until=None,
+                updated_at=self._clock(),
+            )
+        return row.run
+
+    async def _delete(self, run_id: str, force: bool) -> None:
+        row = self._data.rows.get(run_id)
+        if row is None:
+            raise RunNotFoundError(run_id=run_id)
+        run = self._seen(row.run)
+        if run.status == 'running' and not run.interrupted and not force:
+            raise RunBusyError(
+                run_id=run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
+            )
+        del self._data.rows[run_id]
+
+    def _seen(self, run: Run) -> Run:
+        """The header as a reader sees it now."""
+        passed = run.lease_until is not None and run.lease_until <= self._clock()
+        return replace(run, interrupted=True) if run.status == 'running' and passed else run
+
+
+def _owned(run: Run, claim: Claim) -> bool:
+    return run.status == 'running' and run.epoch == claim.epoch
+
+
+def _snapshot(draft: Draft, now: datetime) -> Snapshot:
+    return Snapshot(
+        seq=draft.seq,
+        kind=draft.kind,
+        event=draft.event,
+        data=draft.data,
+        node=draft.node,
+        task=draft.task,
+        started_at=draft.started_at,
+        duration=draft.duration,
+        error=draft.error,
+        created_at=now,
+    )
+
+
+def _since_full(snapshots: Sequence[Snapshot]) -> Sequence[Snapshot]:
+    for index in range(len(snapshots) - 1, -1, -1):
+        if snapshots[index].kind == 'full':
+            return snapshots[index:]
+    return ()
+
+
+def _matches(run: Run, query: RunQuery) -> bool:
+    return (
+        (query.graph is None or run.graph == query.graph)
+        and (not query.status or run.status in query.status)
+        and (query.interrupted is None or run.interrupted == query.interrupted)
+        and all(run.labels.get(key) == value for key, value in query.labels.items())
+        and (query.parent_run_id is None or run.parent_run_id == query.parent_run_id)
+        and (query.updated_before is None or run.updated_at < query.updated_before)
+        and (query.after is None or (run.created_at, run.run_id) < query.after)
+    )
