@@ -4,7 +4,6 @@ STORE ?=
 
 export PY
 export UV_PYTHON_DOWNLOADS := never
-export UV_LINK_MODE ?= copy
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 V1 := .venv/v1-$(PY)
@@ -15,17 +14,17 @@ PYTEST_ARGS ?=
 # What needs pydantic_graph.persistence is skipped in v2 by the tests themselves.
 CODE := src tests $(wildcard examples benchmarks scripts)
 
-.PHONY: help demo test smoke test-v1 test-v2 lint format types bench docs lock dist clean env
+.PHONY: help demo test smoke test-v1 test-v2 lint format types bench docs lock dist wheel clean env
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    the example: a run is killed and resumed (STORE=postgresql://… or redis://…)'
 	@echo 'make test    lint, types, and all tests with pydantic-graph 1.x and 2.x (PY=3.12 for another Python)'
 	@echo 'make smoke   the quick tests, both environments'
-	@echo 'make lint | format | types | test-v1 | test-v2 | bench | docs | dist | lock | clean'
+	@echo 'make lint | format | types | test-v1 | test-v2 | bench | docs | wheel | lock | clean'
 
 # An environment is made again when its lock changes.
-.venv/%-$(PY)/.ready: requirements/%.txt pyproject.toml scripts/find-uv scripts/find-python
+.venv/%-$(PY)/.ready: requirements/%.txt
 	@set -e; uv=$$(scripts/find-uv); python=$$(scripts/find-python $(PY)); \
 	echo "environment $(@D)"; \
 	"$$uv" venv --quiet --no-config --clear --python "$$python" $(@D); \
@@ -61,7 +60,7 @@ format: $(V1)/.ready
 
 types: env
 	$(V1)/bin/pyright --pythonpath $(V1)/bin/python
-	$(V2)/bin/pyright --pythonpath $(V2)/bin/python
+	$(V2)/bin/pyright --project pyright-v2.json --pythonpath $(V2)/bin/python
 
 bench: $(BENCH)/.ready
 	$(BENCH)/bin/python benchmarks/run.py
@@ -72,6 +71,14 @@ docs: $(DOCS)/.ready
 dist: $(V1)/.ready
 	rm -rf build/dist
 	"$$(scripts/find-uv)" build --quiet --no-config --no-build-isolation --python $(V1)/bin/python --out-dir build/dist
+
+# The built wheel in an environment without drivers, away from the source tree.
+wheel: dist
+	rm -rf build/wheel && mkdir -p build/wheel
+	"$$(scripts/find-uv)" venv --quiet --no-config --python $(V1)/bin/python build/wheel/env
+	"$$(scripts/find-uv)" pip install --quiet --no-config --python build/wheel/env/bin/python \
+		--constraint requirements/v1.txt build/dist/*.whl
+	cd build/wheel && env/bin/python -I "$(CURDIR)/scripts/smoke_wheel.py"
 
 lock:
 	scripts/lock

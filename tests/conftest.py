@@ -50,6 +50,7 @@ def _or_skip(server: contextlib.AbstractContextManager[T]) -> Iterator[T]:
 def postgres_server() -> Iterator[PostgresServer]:
     """The Postgres server of the session. Do not stop it: `make_postgres` gives your own."""
     with _or_skip(run_postgres()) as server:
+        _used.add(f'PostgreSQL {server.version} ({server.source})')
         yield server
 
 
@@ -57,6 +58,9 @@ def postgres_server() -> Iterator[PostgresServer]:
 def redis_server() -> Iterator[RedisServer]:
     """The Redis server of the session. Do not stop it: `make_redis` gives your own."""
     with _or_skip(run_redis()) as server:
+        name = 'Valkey' if 'valkey_version' in server.info else 'Redis'
+        version = server.info.get('valkey_version', server.info['redis_version'])
+        _used.add(f'{name} {version} ({server.source})')
         yield server
 
 
@@ -87,6 +91,15 @@ def make_redis() -> Iterator[Callable[..., RedisServer]]:
             return stack.enter_context(_or_skip(run_redis(own=True, **config)))
 
         yield make
+
+
+_used: set[str] = set()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which servers the tests really had."""
+    if _used:
+        terminalreporter.write_line(f'servers: {", ".join(sorted(_used))}')
 
 
 # --- databases -----------------------------------------------------------------------------------
@@ -139,7 +152,7 @@ _GRACE = 2.0
 """Seconds for what is closing already to be closed."""
 
 
-def _threads() -> set[threading.Thread]:
+def _threads() -> set[object]:
     known = (servers.THREAD_NAME, 'execnet', 'pytest_timeout', 'pydevd')
     return {
         thread
@@ -148,9 +161,9 @@ def _threads() -> set[threading.Thread]:
     }
 
 
-def _open_files() -> set[tuple[str, str]]:
+def _open_files() -> set[object]:
     """Sockets, event loops, pipes and database files that this process has open (Linux)."""
-    found: set[tuple[str, str]] = set()
+    found: set[object] = set()
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir('/proc/self/fd'):
             with contextlib.suppress(OSError):
@@ -161,9 +174,9 @@ def _open_files() -> set[tuple[str, str]]:
     return found
 
 
-def _children() -> set[str]:
+def _children() -> set[object]:
     """Child processes (Linux), without the session's servers and multiprocessing's own helpers."""
-    found: set[str] = set()
+    found: set[object] = set()
     ours = servers.server_pids()
     for listing in Path('/proc/self/task').glob('*/children'):
         with contextlib.suppress(OSError):
@@ -213,9 +226,17 @@ _PROBES: dict[str, Callable[[], set[object]]] = {
 _before = pytest.StashKey[dict[str, set[object]]]()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the task check before all other fixtures, so that it looks after their teardown."""
+    """Marks tests by the servers they ask for, and puts the task check before all other fixtures.
+
+    Set up first, it looks after their teardown.
+    """
     for item in items:
+        names = ' '.join(getattr(item, 'fixturenames', ()))
+        for server in ('postgres', 'redis'):
+            if server in names:
+                item.add_marker(server)
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.fixturenames.insert(0, '_no_task_left')
 

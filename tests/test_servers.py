@@ -63,6 +63,16 @@ def test_postgres_keeps_what_was_committed_when_killed(
     assert server.fetch('SELECT one FROM kept') == [(1,)]
 
 
+def test_the_servers_come_from_the_source_that_was_asked_for(
+    postgres_server: PostgresServer, redis_server: RedisServer
+) -> None:
+    asked = os.environ.get('GRAPHKEEP_TEST_SERVERS')
+
+    if asked:
+        assert (postgres_server.source, redis_server.source) == (asked, asked)
+    assert postgres_server.source in ('url', 'wheels', 'local', 'docker')
+
+
 @pytest.mark.redis
 def test_redis_gives_an_empty_database_by_url(redis_server: RedisServer, redis_url: str) -> None:
     db = int(redis_url.rpartition('/')[2])
