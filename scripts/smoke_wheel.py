@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-import graphkeep
 from pydantic_graph import BaseNode, End, Graph, GraphRunContext
+
+import graphkeep
 
 
 @dataclass

@@ -533,6 +533,9 @@ def run_postgres(
     own = own or bool(settings)
     tried: list[str] = []
     for source in _sources('GRAPHKEEP_TEST_POSTGRES_URL', own=own):
+        if source == 'docker' and own:
+            tried.append('a server in Docker is not ours to set up and stop')
+            continue
         if source == 'url':
             server = PostgresServer(os.environ['GRAPHKEEP_TEST_POSTGRES_URL'])
             server.version  # noqa: B018 (an unreachable server is an error)
@@ -747,7 +750,10 @@ def _redis_binary(tried: list[str], *, own: bool) -> Iterator[tuple[str, Path | 
                 continue
             yield source, binary
             return
-        if source == 'docker' and (own or not _docker(tried)):
+        if source == 'docker' and own:
+            tried.append('a server in Docker is not ours to set up and stop')
+            continue
+        if source == 'docker' and not _docker(tried):
             continue
         yield source, None
         return
@@ -871,13 +877,17 @@ def _sources(variable: str, *, own: bool) -> list[str]:
     if forced:
         if forced not in ('wheels', 'local', 'docker'):
             raise ValueError(f'GRAPHKEEP_TEST_SERVERS={forced!r}: wheels, local or docker.')
-        return [] if own and forced == 'docker' else [forced]
+        return [forced]
     if own:
         return ['wheels', 'local']
     return ['url'] if os.environ.get(variable) else ['wheels', 'local', 'docker']
 
 
 def _docker(tried: list[str]) -> bool:
+    # Looked at first: a client whose constructor fails leaves its socket to the garbage collector.
+    if not os.environ.get('DOCKER_HOST') and not Path('/var/run/docker.sock').exists():
+        tried.append('there is no Docker socket')
+        return False
     try:
         import docker
         import docker.errors
