@@ -14,10 +14,10 @@ __all__ = ('Replay', 'assemble')
 class Replay:
     """A document as the snapshots of a run make it, one by one."""
 
-    __slots__ = ('_document', '_run_id', 'delta_bytes', 'deltas', 'full_bytes', 'seq')
+    __slots__ = ('_document', 'delta_bytes', 'deltas', 'full_bytes', 'run_id', 'seq')
 
     def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
+        self.run_id = run_id
         self._document: Document | None = None
         self.seq = -1
         """The last snapshot that was applied."""
@@ -39,7 +39,7 @@ class Replay:
     def document(self) -> Document:
         """The document as it is now. Further snapshots change it in place."""
         if self._document is None:
-            raise ValueError(f'no snapshot of run {self._run_id!r} has been applied')
+            raise ValueError(f'no snapshot of run {self.run_id!r} has been applied')
         return self._document
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -60,9 +60,9 @@ class Replay:
                 self.deltas += 1
                 self.delta_bytes += len(snapshot.data)
         except NewerFormatError as e:
-            raise FormatVersionError(run_id=self._run_id, found=e.found, known=FORMAT) from None
+            raise FormatVersionError(run_id=self.run_id, found=e.found, known=FORMAT) from None
         except ValueError as e:
-            raise DamagedRunError(run_id=self._run_id, seq=snapshot.seq, reason=str(e)) from e
+            raise DamagedRunError(run_id=self.run_id, seq=snapshot.seq, reason=str(e)) from e
         self.seq = snapshot.seq
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from time import monotonic
 from typing import Any
 
+from . import owner as owners
 from .document import Change, Document, wants_full
 from .errors import LeaseLostError
 from .history import Replay
@@ -14,7 +15,6 @@ from .leases import Lease, claiming
 from .runs import Commit, Draft, Event, NewRun, Run, Status
 from .shielding import Ending, to_its_end
 from .store import Store, new_nonce
-from . import owner as owners
 
 __all__ = ('Journal',)
 
@@ -28,7 +28,16 @@ class Journal:
     A journal that failed to commit may not match the database any more: drop it and load the run again.
     """
 
-    __slots__ = ('_delta_bytes', '_deltas', '_full_bytes', '_lease', 'document', 'run_id', 'seq', 'store')
+    __slots__ = (
+        '_delta_bytes',
+        '_deltas',
+        '_full_bytes',
+        '_lease',
+        'document',
+        'run_id',
+        'seq',
+        'store',
+    )
 
     def __init__(self, store: Store, run: Run, replay: Replay) -> None:
         """Take a run as it was read; nothing is claimed."""
@@ -99,6 +108,11 @@ class Journal:
     def claimed(self) -> bool:
         """Whether this process has the right to write the run, as far as it knows."""
         return self._lease is not None and self._lease.valid
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the claim. Raises `LeaseLostError` without one."""
+        return self._valid_lease().claim.epoch
 
     async def claim(self, *, allow: tuple[Status, ...] = ('ready',)) -> None:
         """Get the right to write the run, if it is still as it was read.
@@ -225,6 +239,12 @@ class Journal:
             return Ending()
         return await self.store.leases.give_up(lease)
 
+    def abandon(self) -> None:
+        """Leave the claim to its lease, without a word to the database: it cannot be reached."""
+        if self._lease is not None:
+            self.store.leases.drop(self._lease)
+            self._lease = None
+
     async def _write(self, lease: Lease, draft: Draft, status: Status) -> Ending[None]:
         commit = Commit(
             claim=lease.claim,
@@ -241,11 +261,13 @@ class Journal:
         finally:
             lease.writing = False
         lease.renewed_at = lease.idle_since = started
-        if status != 'running' or isinstance(ending.error, LeaseLostError):
-            # On another error the claim may still be there: whoever handles the error gives it up.
-            if ending.error is None or isinstance(ending.error, LeaseLostError):
-                self.store.leases.drop(lease)
-                self._lease = None
+        gone = (
+            status != 'running'
+            if ending.error is None
+            else isinstance(ending.error, LeaseLostError)
+        )
+        if gone:
+            self.abandon()
         return ending
 
     def _valid_lease(self) -> Lease:

@@ -11,11 +11,9 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from . import owner as owners
 from .errors import (
@@ -380,7 +378,7 @@ class Store(ABC):
         Returns:
             How many were deleted. A run that is being worked on is left.
         """
-        before = datetime.now(tz=timezone.utc) - older_than
+        before = datetime.now(tz=UTC) - older_than
         deleted = 0
         after: Run | None = None
         while True:
@@ -492,9 +490,7 @@ class Store(ABC):
 
     # --- retries -----------------------------------------------------------------------------------
 
-    async def _append_retrying(
-        self, commits: Sequence[Commit]
-    ) -> Sequence[BaseException | None]:
+    async def _append_retrying(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
         return await self._retrying(lambda: self._append(commits))
 
     async def _retrying(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -565,9 +561,7 @@ class Store(ABC):
         """The run's header."""
 
     @abstractmethod
-    async def _read(
-        self, run_id: str, at: int | None
-    ) -> tuple[Run, tuple[Snapshot, ...]] | None:
+    async def _read(self, run_id: str, at: int | None) -> tuple[Run, tuple[Snapshot, ...]] | None:
         """Header and snapshots, consistent: from the newest full snapshot not after `at` up to `at` (default: the end)."""
 
     @abstractmethod
@@ -599,9 +593,7 @@ def refused_claim(request: ClaimRequest, run: Run | None) -> Exception:
     if request.expected_seq is not None and run.seq != request.expected_seq:
         from .errors import RunMovedError
 
-        return RunMovedError(
-            run_id=run.run_id, expected_seq=request.expected_seq, seq=run.seq
-        )
+        return RunMovedError(run_id=run.run_id, expected_seq=request.expected_seq, seq=run.seq)
     if run.status == 'running':
         return RunBusyError(
             run_id=run.run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
@@ -617,7 +609,9 @@ def not_claimable(run: Run) -> RunStatusError:
         'cancelled': 'It was cancelled: store.fork() starts a new run from it.',
     }.get(run.status, 'Try again.')
     return RunStatusError(
-        f'Run {run.run_id!r} has status {run.status!r}. {advice}', run_id=run.run_id, status=run.status
+        f'Run {run.run_id!r} has status {run.status!r}. {advice}',
+        run_id=run.run_id,
+        status=run.status,
     )
 
 

@@ -1,0 +1,131 @@
+"""The history of a 1.x run, as upstream's snapshots, from N + 1 commits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pydantic_graph import End
+from pydantic_graph.persistence import EndSnapshot, NodeSnapshot, Snapshot, SnapshotStatus
+
+from ..errors import CodecError, DamagedRunError, GraphChangedError, RunNotFoundError
+from ..history import Replay
+from ..runs import Run
+from ..runs import Snapshot as Stored
+from .binding import Binding
+from .tasks import stored_task
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+__all__ = ('load_all',)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Execution:
+    """One execution of a node, as far as the snapshots that were read tell."""
+
+    task: str
+    node_id: str
+    node: Any
+    state: Any
+    status: SnapshotStatus = 'created'
+    started_at: datetime | None = None
+    duration: float | None = None
+
+
+async def load_all(
+    store: Store, run_id: str, binding: Binding, here: tuple[str, SnapshotStatus] | None
+) -> list[Snapshot[Any, Any]]:
+    """Every execution of a node in the run, oldest first, and the end if it has ended; copies.
+
+    Args:
+        store: Where the run is.
+        run_id: The run; one that does not exist has no history.
+        binding: The codecs of its graph.
+        here: The pending task as the calling handle knows it: whether it is loaded or running is not stored.
+
+    Raises:
+        DamagedRunError: A snapshot cannot be read.
+        GraphChangedError: A snapshot does not fit the graph any more.
+    """
+    try:
+        stored = await store.snapshots(run_id)
+        run = await store.run(run_id)
+    except RunNotFoundError:
+        return []
+    replay = Replay(run_id)
+    executions: list[_Execution] = []
+    end: EndSnapshot[Any, Any] | None = None
+    for snapshot in stored:
+        replay.apply(snapshot)
+        try:
+            end = _read(binding, replay, snapshot, executions) or end
+        except GraphChangedError:
+            raise
+        except (CodecError, LookupError) as e:
+            raise GraphChangedError(
+                f'Snapshot {snapshot.seq} of run {run_id!r} does not fit the graph: {e}',
+                run_id=run_id,
+            ) from e
+        except ValueError as e:
+            raise DamagedRunError(run_id=run_id, seq=snapshot.seq, reason=str(e)) from e
+    if executions and end is None:
+        executions[-1].status = _pending_status(run, executions[-1], here)
+    history: list[Snapshot[Any, Any]] = [
+        NodeSnapshot(
+            state=e.state,
+            node=e.node,
+            start_ts=e.started_at,
+            duration=e.duration,
+            status=e.status,
+            id=f'{e.node_id}:{e.task}',
+        )
+        for e in executions
+    ]
+    return history if end is None else [*history, end]
+
+
+def _read(
+    binding: Binding, replay: Replay, snapshot: Stored, executions: list[_Execution]
+) -> EndSnapshot[Any, Any] | None:
+    """Add what one snapshot tells: how a task ended, which one is pending, what the run gave."""
+    document = replay.document
+    if executions and snapshot.task == executions[-1].task:
+        ended = executions[-1]
+        ended.status = 'error' if snapshot.event == 'error' else 'success'
+        ended.started_at, ended.duration = snapshot.started_at, snapshot.duration
+    pending = stored_task(replay.run_id, document)
+    if pending is not None:
+        new = not executions or executions[-1].task != pending.id
+        if new or snapshot.event == 'edit':
+            node = binding.nodes.decode(pending.node, pending.inputs)
+            state = binding.state.decode(document.state)
+            execution = _Execution(task=pending.id, node_id=pending.node, node=node, state=state)
+            executions[len(executions) - (not new) :] = [execution]
+    if document.output is None:
+        return None
+    return EndSnapshot(
+        state=binding.state.decode(document.state),
+        result=End(binding.end.decode(document.output)),
+        ts=snapshot.created_at,
+        id=f'end:{snapshot.seq}',
+    )
+
+
+def _pending_status(
+    run: Run, pending: _Execution, here: tuple[str, SnapshotStatus] | None
+) -> SnapshotStatus:
+    """The start of a step is not stored: who holds the run tells."""
+    if (
+        here is not None
+        and here[0] == pending.task
+        and here[1] in ('created', 'pending', 'running')
+    ):
+        return here[1]
+    if run.status == 'failed':
+        return 'error'
+    if run.status == 'running' and not run.interrupted:
+        return 'running'
+    return 'created'

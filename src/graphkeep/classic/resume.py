@@ -1,0 +1,58 @@
+"""Continuing a 1.x run, or starting it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_graph import BaseNode
+from pydantic_graph.graph import Graph, GraphRunResult
+
+from ..errors import RunNotFoundError, RunStatusError
+from ..store import not_claimable
+from .persistence import StatePersistence
+
+__all__ = ('resume',)
+
+
+async def resume(
+    graph: Graph[Any, Any, Any],
+    persistence: StatePersistence[Any, Any],
+    *,
+    deps: Any = None,
+    start: BaseNode[Any, Any, Any] | None = None,
+    state: Any = None,
+) -> GraphRunResult[Any, Any]:
+    """Continue a run to its end; with `start`, start it if it does not exist. See `graphkeep.resume`."""
+    persistence.set_graph_types(graph)
+    async with persistence.reopened() as run:
+        if run is None:
+            if start is None:
+                raise RunNotFoundError(run_id=persistence.run_id)
+            return await graph.run(
+                start, state=state, deps=deps, persistence=persistence, infer_name=False
+            )
+        if run.status == 'done':
+            return GraphRunResult(
+                persistence.stored_output(), persistence.stored_state(), persistence
+            )
+        if run.status == 'cancelled':
+            raise not_claimable(run)
+        if not persistence.has_next:
+            if start is None:
+                raise RunStatusError(
+                    f'Run {run.run_id!r} has no node to go on with: it was forked from the end of '
+                    f'{run.parent_run_id!r}. Name one: graphkeep.resume(graph, persistence, start=Node()).',
+                    run_id=run.run_id,
+                    status=run.status,
+                )
+            kept = persistence.stored_state()
+            return await graph.run(
+                start, state=kept, deps=deps, persistence=persistence, infer_name=False
+            )
+        async with graph.iter_from_persistence(
+            persistence, deps=deps, infer_name=False
+        ) as graph_run:
+            async for _ in graph_run:
+                pass
+        assert graph_run.result is not None
+        return graph_run.result

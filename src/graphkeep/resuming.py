@@ -1,0 +1,198 @@
+"""Continuing runs: one by name, or all that dead processes left."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import owner as owners
+from .errors import LeaseLostError, RunBusyError, RunMovedError, RunNotFoundError
+from .runs import Run
+from .store import Store
+
+if TYPE_CHECKING:
+    from pydantic_graph import BaseNode
+    from pydantic_graph.graph import Graph, GraphRunResult
+
+    from .classic import StatePersistence
+
+__all__ = ('Recovered', 'recover', 'resume')
+
+logger = logging.getLogger('graphkeep')
+
+StateT = TypeVar('StateT')
+DepsT = TypeVar('DepsT')
+RunEndT = TypeVar('RunEndT')
+
+_PAGE = 500
+_POLL = 0.5
+"""Seconds between two looks at a claim that may turn out to be dead."""
+
+
+async def resume(
+    graph: Graph[StateT, DepsT, RunEndT],
+    persistence: StatePersistence[Any, Any],
+    *,
+    deps: DepsT = None,
+    start: BaseNode[StateT, DepsT, RunEndT] | None = None,
+    state: StateT = None,
+) -> GraphRunResult[StateT, RunEndT]:
+    """Continue a run to its end, wherever it stopped; with `start`, start it if it does not exist.
+
+    A node that was running when its process died, that was cancelled or that failed runs again, from its beginning.
+    A run that has ended is not run again: its stored output comes back.
+
+    Args:
+        graph: The graph of the run.
+        persistence: The run's handle, `store.persistence(run_id)`.
+        deps: The graph's dependencies. They are never stored.
+        start: The first node, for a run that does not exist, or the node to go on with after a fork from the end.
+        state: The state of a run that is started here; a run that exists has its own.
+
+    Returns:
+        As `graph.run`: output and state.
+
+    Raises:
+        RunNotFoundError: There is no such run, and no `start`.
+        RunBusyError: Another process, which may be alive, is running it.
+        RunStatusError: The run was cancelled, or was forked from an end and no `start` is given.
+        GraphChangedError: What is stored does not fit the graph any more. The run stays as it is.
+    """
+    # Late: pydantic-graph 2 has no `pydantic_graph.persistence` to import.
+    from .classic.resume import resume as resume_classic
+
+    if graph.name is None:
+        _infer_name(graph)
+    return await resume_classic(graph, persistence, deps=deps, start=start, state=state)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recovered:
+    """What became of one run that `recover` continued."""
+
+    run_id: str
+    graph: str
+    """Its key in `graphs`."""
+    result: GraphRunResult[Any, Any] | None = None
+    """What the run gave, if it ended."""
+    error: Exception | None = None
+    """What it raised, if it did not. It is stored with the run; `resume` tries again."""
+
+
+async def recover(
+    store: Store,
+    graphs: Mapping[str, Graph[Any, Any, Any]],
+    *,
+    deps: Any = None,
+    ready: bool = False,
+    wait: bool = True,
+    concurrency: int = 8,
+) -> list[Recovered]:
+    """Continue the runs that dead processes left, each to its end.
+
+    A process of this machine is known to be dead at once. Of any other (another host, a restarted container) only the
+    lease tells: such runs are watched until their claim is renewed, and is left alone, or passes. Any number of
+    processes may recover at the same time: each run is continued by one of them.
+
+    Args:
+        store: Where the runs are.
+        graphs: The graphs by the name their runs are recorded under (`store.persistence(id, graph='orders')`, or the
+            graph's own name). Runs of other graphs are left alone.
+        deps: The dependencies of the graphs.
+        ready: Also continue runs that nobody is running and that were left in order: initialised, cancelled by their
+            task, stopped with Ctrl-C, or left to wait for a person.
+        wait: Watch claims that may be dead until they are renewed or pass, for at most the store's lease.
+        concurrency: Most runs that go on at once.
+
+    Returns:
+        The runs that were continued here, in the order they ended. One that raises does not stop the others.
+    """
+    if concurrency < 1:
+        raise ValueError(f'concurrency must be at least 1, got {concurrency}')
+    recovery = _Recovery(store, graphs, deps, asyncio.Semaphore(concurrency))
+    watched: dict[str, Run] = {}
+    async with asyncio.TaskGroup() as group:
+        for name in graphs:
+            for run in await _all_runs(store, name, ready=ready):
+                if run.status == 'ready' or run.interrupted or owners.is_proven_dead(run.owner):
+                    group.create_task(recovery.go_on(name, run.run_id))
+                elif wait and not owners.is_this_process(run.owner):
+                    watched[run.run_id] = run
+        while watched:
+            await asyncio.sleep(_POLL)
+            for run_id, seen in list(watched.items()):
+                try:
+                    now = await store.run(run_id)
+                except RunNotFoundError:
+                    del watched[run_id]
+                    continue
+                if now.interrupted or owners.is_proven_dead(now.owner):
+                    assert now.graph is not None
+                    group.create_task(recovery.go_on(now.graph, run_id))
+                    del watched[run_id]
+                elif now.status != 'running' or _renewed(seen, now):
+                    del watched[run_id]
+    return recovery.ended
+
+
+class _Recovery:
+    def __init__(
+        self,
+        store: Store,
+        graphs: Mapping[str, Graph[Any, Any, Any]],
+        deps: Any,
+        slots: asyncio.Semaphore,
+    ) -> None:
+        self._store = store
+        self._graphs = graphs
+        self._deps = deps
+        self._slots = slots
+        self.ended: list[Recovered] = []
+
+    async def go_on(self, name: str, run_id: str) -> None:
+        async with self._slots:
+            handle = self._store.persistence(run_id, graph=name)
+            try:
+                result = await resume(self._graphs[name], handle, deps=self._deps)
+            except (RunBusyError, RunMovedError, RunNotFoundError, LeaseLostError) as e:
+                logger.info('run %r is being continued elsewhere: %s', run_id, e)
+            except Exception as e:
+                logger.warning('run %r was continued and raised', run_id, exc_info=e)
+                self.ended.append(Recovered(run_id=run_id, graph=name, error=e))
+            else:
+                self.ended.append(Recovered(run_id=run_id, graph=name, result=result))
+
+
+async def _all_runs(store: Store, graph: str, *, ready: bool) -> list[Run]:
+    found: list[Run] = []
+    after: Run | None = None
+    while True:
+        page = await store.runs(
+            graph=graph,
+            status=('running', 'ready') if ready else 'running',
+            after=after,
+            limit=_PAGE,
+        )
+        found += page
+        if len(page) < _PAGE:
+            return found
+        after = page[-1]
+
+
+def _renewed(seen: Run, now: Run) -> bool:
+    return (now.epoch, now.lease_until) != (seen.epoch, seen.lease_until)
+
+
+def _infer_name(graph: Graph[Any, Any, Any]) -> None:
+    """Name a graph as upstream does, by the variable that holds it where `resume` was called."""
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+    for names in (caller.f_locals, caller.f_globals) if caller is not None else ():
+        for name, value in names.items():
+            if value is graph:
+                graph.name = name
+                return
