@@ -3,22 +3,22 @@
 ```
 GraphkeepError
 ├── StoreError                            the database or the way to it
-│   ├── StoreUnavailableError (ConnectionError)   down, unreachable, out of connections: worth trying again
-│   ├── StoreWriteError (OSError)         full, read-only, no right to write: the write did not happen
-│   ├── StoreClosedError (RuntimeError)   the store was closed, or inherited through fork()
-│   ├── SchemaError (RuntimeError)        schema missing and may not be made, or made by a newer graphkeep
-│   └── MissingDriverError (ImportError)  names the extra to install
+│   ├── StoreUnavailableError (ConnectionError)   down, unreachable, out of connections: worth
+trying again │   ├── StoreWriteError (OSError)         full, read-only, no right to write: the write
+did not happen │   ├── StoreClosedError (RuntimeError)   the store was closed, or inherited through
+fork() │   ├── SchemaError (RuntimeError)        schema missing and may not be made, or made by a
+newer graphkeep │   └── MissingDriverError (ImportError)  names the extra to install
 ├── RunError                              one run; carries `run_id`
 │   ├── RunNotFoundError (LookupError)
 │   ├── RunExistsError (ValueError)
-│   ├── RunBusyError (RuntimeError)       someone else holds a live claim; carries `owner`, `lease_until`
-│   ├── RunStatusError (RuntimeError)     the run's status does not allow this; carries `status`
-│   ├── RunMovedError (RuntimeError)      the run was changed since it was read
+│   ├── RunBusyError (RuntimeError)       someone else holds a live claim; carries `owner`,
+`lease_until` │   ├── RunStatusError (RuntimeError)     the run's status does not allow this;
+carries `status` │   ├── RunMovedError (RuntimeError)      the run was changed since it was read
 │   ├── LeaseLostError (RuntimeError)     our claim was taken over; nothing was written
 │   ├── DamagedRunError (ValueError)      a stored snapshot cannot be read; carries `seq`
 │   ├── FormatVersionError (ValueError)   written by a newer graphkeep
-│   └── GraphChangedError (ValueError)    the stored run does not fit the graph; carries `node`, `path`
-└── CodecError                            a Python value and its JSON; carries `path`
+│   └── GraphChangedError (ValueError)    the stored run does not fit the graph; carries `node`,
+`path` └── CodecError                            a Python value and its JSON; carries `path`
     ├── UnstorableTypeError (TypeError)   found when the graph is bound
     └── LossyStateError (ValueError)      found before anything is written
 ```
@@ -63,7 +63,9 @@ class StoreError(GraphkeepError):
 
 
 class StoreUnavailableError(StoreError, ConnectionError):
-    """The database cannot be reached now. The same call may succeed later; nothing is half-written."""
+    """The database cannot be reached now. The same call may succeed later; nothing is
+    half-written.
+    """
 
 
 class StoreWriteError(StoreError, OSError):
@@ -151,7 +153,9 @@ class RunStatusError(RunError, RuntimeError):
 
 
 class RunMovedError(RunError, RuntimeError):
-    """The run was changed by someone else between reading it and claiming it. Nothing was written."""
+    """The run was changed by someone else between reading it and claiming it. Nothing was
+    written.
+    """
 
     def __init__(self, *, run_id: str, expected_seq: int, seq: int) -> None:
         self.expected_seq = expected_seq

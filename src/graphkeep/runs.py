@@ -55,7 +55,9 @@ class Run:
     lease_until: datetime | None = None
     """When the claim ends if it is not renewed (UTC, the database's clock)."""
     interrupted: bool = False
-    """`True` when the status is `running` and the lease had passed as it was read, by the database's clock."""
+    """`True` when the status is `running` and the lease had passed as it was read, by the
+    database's clock.
+    """
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """The user's own labels, for finding runs."""
     error: Mapping[str, Any] | None = None
@@ -150,9 +152,13 @@ class ClaimRequest:
     ttl: float
     """The lease, in seconds."""
     allow: tuple[Status, ...] = ('ready',)
-    """Statuses that may be claimed. A `running` run may be when its lease has passed, whatever is named here."""
+    """Statuses that may be claimed. A `running` run may be when its lease has passed, whatever is
+    named here.
+    """
     expected_epoch: int | None = None
-    """Also claim a `running` run whose lease is alive, if this is its epoch: its owner is known to be gone."""
+    """Also claim a `running` run whose lease is alive, if this is its epoch: its owner is known to
+    be gone.
+    """
     expected_seq: int | None = None
     """Claim only if this is still the newest snapshot; the reply then carries no snapshots."""
     nonce: str
@@ -166,12 +172,16 @@ class Claimed:
     claim: Claim
     run: Run
     snapshots: tuple[Snapshot, ...]
-    """The newest full snapshot and the deltas after it, in order; empty when the caller named the seq it had read."""
+    """The newest full snapshot and the deltas after it, in order; empty when the caller named the
+    seq it had read.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
-    """One fenced write: it succeeds only while `claim.epoch` is the run's and its seq is `draft.seq - 1`."""
+    """One fenced write: it succeeds only while `claim.epoch` is the run's and its seq is `draft.seq
+    - 1`.
+    """
 
     claim: Claim
     draft: Draft
@@ -200,7 +210,9 @@ class RunQuery:
     updated_before: datetime | None = None
     """Last written before this time (an aware datetime)."""
     after: tuple[datetime, str] | None = None
-    """Only runs after this one in the order: `(created_at, run_id)` of the last run of the previous page."""
+    """Only runs after this one in the order: `(created_at, run_id)` of the last run of the previous
+    page.
+    """
     limit: int = 100
     """At most this many, newest first (by `created_at`, then `run_id` descending)."""
 
@@ -216,13 +228,16 @@ def check_run_id(run_id: str) -> None:
 
 
 def check_name(name: str | None, what: str) -> None:
-    """Refuse a graph name that is neither `None` nor 1 to 512 bytes of UTF-8 without NUL. Errors as for run ids."""
+    """Refuse a graph name that is neither `None` nor 1 to 512 bytes of UTF-8 without NUL. Errors as
+    for run ids.
+    """
     if name is not None:
         _check_text(name, what)
 
 
 def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
-    """A copy of `labels`: strings to strings, without NUL and surrogates, keys and values up to 512 bytes.
+    """A copy of `labels`: strings to strings, without NUL and surrogates, keys and values up to 512
+    bytes.
 
     Raises:
         TypeError: A key or value is not a string.

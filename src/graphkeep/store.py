@@ -1,7 +1,8 @@
 """The port: what a database must do for graphkeep, and what every store does the same.
 
-Public methods are concrete: set-up once, checks, retries, group commit, taking over from the dead, fork and prune. A
-database implements the hooks, whose names begin with an underscore and which are atomic each.
+Public methods are concrete: set-up once, checks, retries, group commit, taking over from the dead,
+fork and prune. A database implements the hooks, whose names begin with an underscore and which are
+atomic each.
 """
 
 from __future__ import annotations
@@ -84,10 +85,11 @@ class Store(ABC):
         """Describe a store; nothing is opened.
 
         Args:
-            lease: Seconds that a claim lasts without being renewed. It must outlast every stretch in which a step
-                blocks the event loop.
+            lease: Seconds that a claim lasts without being renewed. It must outlast every stretch
+                in which a step blocks the event loop.
             heartbeat: Seconds between renewals while a step runs. At most half the lease.
-            history: `latest` drops snapshots older than the newest full one; `all` keeps every snapshot.
+            history: `latest` drops snapshots older than the newest full one; `all` keeps every
+                snapshot.
             retry: Seconds for which a call is tried again while the database cannot be reached.
         """
         if not 0 < heartbeat <= lease / 2:
@@ -131,7 +133,8 @@ class Store(ABC):
         await self.close()
 
     async def open(self) -> None:
-        """Connect and set the schema up. Called by the first use; calling it early finds errors early.
+        """Connect and set the schema up. Called by the first use; calling it early finds errors
+        early.
 
         Raises:
             StoreUnavailableError: The database cannot be reached.
@@ -159,7 +162,9 @@ class Store(ABC):
                 self._state = 'open'
 
     async def close(self) -> None:
-        """Give up every claim, write out what was handed in, and let go of the database. Calling it twice is fine."""
+        """Give up every claim, write out what was handed in, and let go of the database. Calling it
+        twice is fine.
+        """
         if self._state == 'closed':
             return
         was_open = self._state == 'open'
@@ -188,13 +193,16 @@ class Store(ABC):
 
         Args:
             run_id: The name of the run, 1 to 512 bytes of UTF-8.
-            graph: The name under which the run's graph is recorded; the graph's own name if omitted.
-            labels: Your own labels of a run that is started here, for finding it with `runs(labels=…)`.
+            graph: The name under which the run's graph is recorded; the graph's own name if
+                omitted.
+            labels: Your own labels of a run that is started here, for finding it with
+                `runs(labels=…)`.
 
         Raises:
             ValueError: `run_id`, `graph` or a label cannot be stored.
         """
-        # The one place where the port knows a front end: late, because front ends stand on the port.
+        # The one place where the port knows a front end: late, because front ends stand on the
+        # port.
         from .classic import StatePersistence
 
         return StatePersistence(self, run_id, graph=graph, labels=labels)
@@ -251,7 +259,9 @@ class Store(ABC):
         )
 
     async def interrupted(self, *, graph: str | None = None, limit: int = 100) -> list[Run]:
-        """Runs that a worker left without a word: its lease has passed, or it is proven dead on this machine."""
+        """Runs that a worker left without a word: its lease has passed, or it is proven dead on
+        this machine.
+        """
         left: list[Run] = []
         after: Run | None = None
         while len(left) < limit:
@@ -310,8 +320,8 @@ class Store(ABC):
             at: The snapshot to start from; the newest if omitted.
 
         Returns:
-            The new run, `ready`. Forked after the end, it has the last state and no pending node: name the node to
-            go on with, `graphkeep.resume(graph, persistence, start=Node())`.
+            The new run, `ready`. Forked after the end, it has the last state and no pending node:
+            name the node to go on with, `graphkeep.resume(graph, persistence, start=Node())`.
 
         Raises:
             RunNotFoundError: There is no such run.
@@ -334,7 +344,8 @@ class Store(ABC):
         return await self.create(fork, draft)
 
     async def cancel(self, run_id: str) -> Run:
-        """End a run for good. A worker that is running it finds out at its next commit, which is refused.
+        """End a run for good. A worker that is running it finds out at its next commit, which is
+        refused.
 
         Raises:
             RunNotFoundError: There is no such run.
@@ -395,7 +406,7 @@ class Store(ABC):
                 return deleted
             after = page[-1]
 
-    # --- runs, for front ends ----------------------------------------------------------------------
+    # --- runs, for front ends ---------------------------------------------------------------------
 
     async def create(self, run: NewRun, draft: Draft) -> Run:
         """Insert a run with its first snapshot, claimed if `run.owner` is set.
@@ -416,7 +427,8 @@ class Store(ABC):
         allow: tuple[Status, ...] = ('ready',),
         expected_seq: int | None = None,
     ) -> Claimed:
-        """Get the right to write a run, from nobody, from a lease that has passed, or from the dead.
+        """Get the right to write a run, from nobody, from a lease that has passed, or from the
+        dead.
 
         Raises:
             RunNotFoundError: There is no such run.
@@ -440,18 +452,21 @@ class Store(ABC):
             try:
                 return await self._retrying(lambda r=request: self._claim(r))
             except RunBusyError as busy:
-                # Taking over names the epoch that was seen, so that of two who see the same dead owner one wins.
+                # Taking over names the epoch that was seen, so that of two who see the same dead
+                # owner one wins.
                 if expected_epoch == busy.epoch or not _is_gone(busy):
                     raise
                 expected_epoch = busy.epoch
 
     async def append(self, commit: Commit) -> Ending[None]:
-        """Write one commit, together with those of other runs that are waiting. Waits to the end even if cancelled.
+        """Write one commit, together with those of other runs that are waiting. Waits to the end
+        even if cancelled.
 
         Returns:
-            How it ended: no error, `LeaseLostError` (the claim is not valid any more; nothing was written),
-            `StoreWriteError` (the database refused; nothing was written), or `StoreUnavailableError` (it could not be
-            reached for `retry` seconds; whether the last attempt was written is not known).
+            How it ended: no error, `LeaseLostError` (the claim is not valid any more; nothing was
+            written), `StoreWriteError` (the database refused; nothing was written), or
+            `StoreUnavailableError` (it could not be reached for `retry` seconds; whether the last
+            attempt was written is not known).
         """
         await self.open()
         return await self._queue.put(commit)
@@ -488,13 +503,15 @@ class Store(ABC):
         await self.open()
         return list(await self._retrying(lambda: self._find(query)))
 
-    # --- retries -----------------------------------------------------------------------------------
+    # --- retries ----------------------------------------------------------------------------------
 
     async def _append_retrying(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
         return await self._retrying(lambda: self._append(commits))
 
     async def _retrying(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Try again while the database cannot be reached: every write names itself by a nonce, so this is safe."""
+        """Try again while the database cannot be reached: every write names itself by a nonce, so
+        this is safe.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.retry
         pause = 0.05
@@ -507,14 +524,17 @@ class Store(ABC):
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
 
-    # --- hooks: what a database implements -----------------------------------------------------------
+    # --- hooks: what a database implements --------------------------------------------------------
     #
-    # Each is atomic. A database that cannot be reached raises StoreUnavailableError (the call may be made again, with
-    # the same nonce), one that refuses a write StoreWriteError. Time is the database's.
+    # Each is atomic. A database that cannot be reached raises StoreUnavailableError (the call may
+    # be made again, with the same nonce), one that refuses a write StoreWriteError. Time is the
+    # database's.
 
     @abstractmethod
     async def _open(self) -> None:
-        """Connect, set up or migrate the schema. May be called again after it failed; leaves nothing open then."""
+        """Connect, set up or migrate the schema. May be called again after it failed; leaves
+        nothing open then.
+        """
 
     @abstractmethod
     async def _close(self) -> None:
@@ -524,37 +544,44 @@ class Store(ABC):
     async def _create(self, run: NewRun, draft: Draft) -> Run:
         """Insert run and snapshot 0, or raise `RunExistsError`.
 
-        The epoch starts at the database's microseconds since 1970, so that a run which is deleted and created again
-        never meets an old epoch. If a run is there with `run.nonce` in its header, this is a retry: return it.
+        The epoch starts at the database's microseconds since 1970, so that a run which is deleted
+        and created again never meets an old epoch. If a run is there with `run.nonce` in its
+        header, this is a retry: return it.
         """
 
     @abstractmethod
     async def _claim(self, request: ClaimRequest) -> Claimed:
         """Make the run `running` for the owner, with epoch + 1 and a new lease.
 
-        Checked in this order: the run exists (`RunNotFoundError`); its nonce is ours (a retry: it is claimed already);
-        it is at `expected_seq` if given (`RunMovedError`); it may be claimed (`RunBusyError`, `RunStatusError`).
-        `refused_claim` makes these errors from a header. The reply has the snapshots from the newest full one on, read
-        in the same transaction, unless `expected_seq` was given.
+        Checked in this order: the run exists (`RunNotFoundError`); its nonce is ours (a retry: it
+        is claimed already); it is at `expected_seq` if given (`RunMovedError`); it may be claimed
+        (`RunBusyError`, `RunStatusError`). `refused_claim` makes these errors from a header. The
+        reply has the snapshots from the newest full one on, read in the same transaction, unless
+        `expected_seq` was given.
         """
 
     @abstractmethod
     async def _append(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
         """Write commits; each succeeds or fails alone, all are durable on return.
 
-        A commit goes through if the run is `running` with its epoch and at `draft.seq - 1`: the header takes seq,
-        status, nonce, `draft.error`, `updated_at`, (for a full draft) full_seq, a new lease if it stays `running`, else
-        no owner and no lease; the snapshot is inserted; with `history='latest'` and a full draft, older snapshots go.
-        If it does not go through: a header with its nonce means that it went through before (`None`), else `LeaseLostError`.
+        A commit goes through if the run is `running` with its epoch and at `draft.seq - 1`: the
+        header takes seq, status, nonce, `draft.error`, `updated_at`, (for a full draft) full_seq, a
+        new lease if it stays `running`, else no owner and no lease; the snapshot is inserted; with
+        `history='latest'` and a full draft, older snapshots go. If it does not go through: a header
+        with its nonce means that it went through before (`None`), else `LeaseLostError`.
         """
 
     @abstractmethod
     async def _renew(self, claims: Sequence[Claim], ttl: float) -> Sequence[BaseException | None]:
-        """Set the lease to now + ttl where the run is `running` with this epoch, else `LeaseLostError`."""
+        """Set the lease to now + ttl where the run is `running` with this epoch, else
+        `LeaseLostError`.
+        """
 
     @abstractmethod
     async def _release(self, claim: Claim) -> None:
-        """`running` with this epoch becomes `ready`, without owner and lease; otherwise nothing happens."""
+        """`running` with this epoch becomes `ready`, without owner and lease; otherwise nothing
+        happens.
+        """
 
     @abstractmethod
     async def _header(self, run_id: str) -> Run | None:
@@ -562,7 +589,9 @@ class Store(ABC):
 
     @abstractmethod
     async def _read(self, run_id: str, at: int | None) -> tuple[Run, tuple[Snapshot, ...]] | None:
-        """Header and snapshots, consistent: from the newest full snapshot not after `at` up to `at` (default: the end)."""
+        """Header and snapshots, consistent: from the newest full snapshot not after `at` up to `at`
+        (default: the end).
+        """
 
     @abstractmethod
     async def _history(self, run_id: str, after: int, limit: int) -> Sequence[Snapshot]:
@@ -574,7 +603,9 @@ class Store(ABC):
 
     @abstractmethod
     async def _cancel(self, run_id: str) -> Run:
-        """Make the run `cancelled` with epoch + 1, no owner, no lease. `RunStatusError` if done; twice is fine."""
+        """Make the run `cancelled` with epoch + 1, no owner, no lease. `RunStatusError` if done;
+        twice is fine.
+        """
 
     @abstractmethod
     async def _delete(self, run_id: str, force: bool) -> None:
@@ -587,7 +618,9 @@ def new_nonce() -> str:
 
 
 def refused_claim(request: ClaimRequest, run: Run | None) -> Exception:
-    """Why `run` cannot be claimed: for a hook whose claim matched nothing and which has read the header since."""
+    """Why `run` cannot be claimed: for a hook whose claim matched nothing and which has read the
+    header since.
+    """
     if run is None:
         return RunNotFoundError(run_id=request.run_id)
     if request.expected_seq is not None and run.seq != request.expected_seq:
@@ -616,7 +649,9 @@ def not_claimable(run: Run) -> RunStatusError:
 
 
 def _is_gone(busy: RunBusyError) -> bool:
-    """Whether the holder of a live claim is a dead process, or a handle of this process that runs no step."""
+    """Whether the holder of a live claim is a dead process, or a handle of this process that runs
+    no step.
+    """
     if owners.is_this_process(busy.owner):
         return idle_holder(busy.run_id, busy.epoch)
     return owners.is_proven_dead(busy.owner)
