@@ -39,10 +39,17 @@ def never(_: Any) -> bool:
     return False
 
 
-def compile_certain(schema: Schema) -> Certain:
-    """Make the predicate of a schema as pydantic generated it."""
+def compile_certain(schema: Schema) -> tuple[Certain, bool]:
+    """Make the predicate of a schema as pydantic generated it.
+
+    Returns:
+        The predicate, and whether it knows every part of the type: when it says no, something is
+        wrong with the value.
+    """
     inner, definitions = definitions_of(schema)
-    return _Compiler(definitions).compile(inner, {})
+    compiler = _Compiler(definitions)
+    predicate = compiler.compile(inner, {})
+    return predicate, not compiler.doubtful
 
 
 def hooks_of(schema: Schema) -> bool:
@@ -62,13 +69,17 @@ class _Compiler:
         self._definitions = definitions
         self._named: dict[str, list[Certain]] = {}
         self._depth = 0
+        self.doubtful = False
 
     def compile(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
-        if 'serialization' in schema:
-            return never
         kind = cast('str', schema['type'])
         make = getattr(self, '_' + kind.replace('-', '_'), None)
-        return never if make is None else make(schema, config)
+        if make is None or 'serialization' in schema:
+            predicate = never
+        else:
+            predicate = make(schema, config)
+        self.doubtful = self.doubtful or predicate is never
+        return predicate
 
     # Scalars
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -21,6 +21,7 @@ T = TypeVar('T')
 Parts = bytes | bytearray | Mapping[str, bytes | bytearray]
 """Encoded JSON: by top-level key when the value is a JSON object, else one text."""
 
+_SAMPLE = 64
 _SMALL = 1 << 20
 """A value up to this many bytes is loaded back as a whole when its class is first seen."""
 
@@ -130,7 +131,7 @@ class Codec(Generic[T]):
                 item = self._attribute(value, name)
             at = f'{self.path}.{name}'
             if each.append_only:
-                listed, held = self._encode_list(each, item, known.get(name), at)
+                listed, held = self._encode_list(each, item, known.get(name), at, everything)
                 parts[name], lists[name] = listed, held
                 changed = changed or not isinstance(listed, Tail) or listed.count > 0
                 continue
@@ -164,7 +165,7 @@ class Codec(Generic[T]):
     ) -> bytes:
         coder = each.coder
         if each.by_element and type(item) is list:
-            return self._encode_elements(coder, cast('list[Any]', item), before, at, everything)
+            return self._encode_elements(each, cast('list[Any]', item), before, at, everything)
         data = _dumped(coder, item, at)
         if data != before or everything:
             if everything or not each.certain(item) or REPLACED in data:
@@ -173,21 +174,24 @@ class Codec(Generic[T]):
 
     def _encode_elements(
         self,
-        coder: Coder,
+        each: FieldPlan,
         items: list[Any],
         before: bytes | bytearray | None,
         at: str,
         everything: bool,
     ) -> bytes:
-        element = cast('Coder', coder.items)
+        """A list: only those elements are loaded back that have changed."""
+        element = cast('Coder', each.coder.items)
         items = list(items)
         pieces = _dumped_items(element, items, at)
         first, last = (0, len(pieces)) if everything else _changed(pieces, before)
-        element.prove_items(items[first:last], pieces[first:last], at, first)
+        new = items[first:last]
+        if everything or not all(map(each.certain_item, new)) or any(map(_replaced, pieces)):
+            pieces[first:last] = element.proven_items(new, pieces[first:last], at, first)
         return b''.join((b'[', b','.join(pieces), b']'))
 
     def _encode_list(
-        self, each: FieldPlan, items: Any, held: _SeenList | None, at: str
+        self, each: FieldPlan, items: Any, held: _SeenList | None, at: str, everything: bool
     ) -> tuple[bytes | Tail, _SeenList]:
         if type(items) is not list:
             raise LossyStateError(
@@ -202,8 +206,8 @@ class Codec(Generic[T]):
             self._same_start(element, held, current, at)
         new = current[start:]
         pieces = _dumped_items(element, new, at, start)
-        if not all(map(each.certain_item, new)) or any(REPLACED in p for p in pieces):
-            element.prove_items(new, pieces, at, start)
+        if everything or not all(map(each.certain_item, new)) or any(map(_replaced, pieces)):
+            pieces = element.proven_items(new, pieces, at, start)
         if held is not None and not new:
             return Tail(start, b'', 0), held
         last = pieces[-1] if pieces else b''
@@ -223,12 +227,7 @@ class Codec(Generic[T]):
                 f'Nothing was written. {advice}',
                 path=at,
             )
-        index = _first_other(old, current)
-        while index is not None:
-            same = _dumped(element, old[index], at) == _dumped(element, current[index], at)
-            if not same:
-                break
-            index = _first_other(old, current, index + 1)
+        index = None if _same_objects(old, current) else _first_other(element, old, current, at)
         if index is None and old:
             # The last old element is the one that is filled in late, e.g. a request's instructions.
             index = len(old) - 1
@@ -312,12 +311,34 @@ def _dumped_items(
         raise undumpable(element, items[index - start], f'{path}[{index}]', error) from error
 
 
-def _first_other(old: tuple[Any, ...], new: tuple[Any, ...], start: int = 0) -> int | None:
-    """The first index at which there is another object."""
-    for index in range(start, len(old)):
-        if old[index] is not new[index]:
+def _same_objects(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
+    """Whether a list begins with the elements it had. Fast: it is asked at every commit.
+
+    Tuples compare identical elements at the speed of C; that unequal ones are not hidden behind an
+    `==` of their own, a sample by identity shows.
+    """
+    start = new if len(new) == len(old) else new[: len(old)]
+    try:
+        if old != start:
+            return False
+    except Exception:  # a user's own __eq__
+        return False
+    return all(map(operator.is_, old[::_SAMPLE], start[::_SAMPLE]))
+
+
+def _first_other(
+    element: Coder, old: tuple[Any, ...], new: tuple[Any, ...], path: str
+) -> int | None:
+    """The first index at which there is another object that is encoded in another way."""
+    for index, was in enumerate(old):
+        now = new[index]
+        if now is not was and _dumped(element, now, path) != _dumped(element, was, path):
             return index
     return None
+
+
+def _replaced(piece: bytes) -> bool:
+    return REPLACED in piece
 
 
 def _changed(pieces: list[bytes], before: bytes | bytearray | None) -> tuple[int, int]:
@@ -342,6 +363,3 @@ def _changed(pieces: list[bytes], before: bytes | bytearray | None) -> tuple[int
         end = begin - 1
         last -= 1
     return first, last
-
-
-_ = dataclasses

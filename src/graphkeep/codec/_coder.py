@@ -12,7 +12,6 @@ from pydantic_core import (
     PydanticSerializationError,
     SchemaSerializer,
     SchemaValidator,
-    to_json,
 )
 
 from ..errors import CodecError, LossyStateError
@@ -157,24 +156,31 @@ class Coder:
             raise _lossy(found)
         return data
 
-    def prove_items(
+    def proven_items(
         self, values: Sequence[Any], pieces: Sequence[bytes], path: str, start: int
-    ) -> None:
+    ) -> list[bytes]:
         """`proven` for elements `start`, `start + 1`, … of the list at `path`.
 
         Raises:
             LossyStateError: What comes back is not the value.
         """
-        first = 0
-        while first < len(values):
+        proven: list[bytes] = []
+        while (first := len(proven)) < len(values):
             last, size = first, 0
             while last < len(values) and size < _BATCH:
                 size += len(pieces[last])
                 last += 1
-            found = self._loss(values[first:last], pieces[first:last], path, start + first)
-            if found is not None:
+            batch = pieces[first:last]
+            found = self._loss(values[first:last], batch, path, start + first)
+            if found is None:
+                proven += batch
+            elif len(batch) == 1 or not any(REPLACED in piece for piece in batch):
                 raise _lossy(found)
-            first = last
+            else:
+                for index in range(first, last):
+                    at = f'{path}[{start + index}]'
+                    proven.append(self.proven(values[index], pieces[index], at))
+        return proven
 
     def _loss(
         self, values: Sequence[Any], pieces: Sequence[bytes], path: str, start: int | None
@@ -400,4 +406,3 @@ def _text(token: bytes) -> str:
 
 
 _KEYS = Coder({'type': 'str'}, {})
-_ = to_json

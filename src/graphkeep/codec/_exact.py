@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Set
 from datetime import datetime, time
 from decimal import Decimal
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
@@ -121,9 +121,7 @@ def _attributes(
 ) -> Difference | None:
     for name in names:
         a, b = getattr(was, name, _MISSING), getattr(became, name, _MISSING)
-        if a is _MISSING and b is _MISSING:
-            continue
-        if a.__class__ in _PLAIN and a.__class__ is b.__class__ and a == b:
+        if a is b or (a.__class__ in _PLAIN and a.__class__ is b.__class__ and a == b):
             continue
         if b is _MISSING or a is _MISSING:
             return Difference(f'{path}.{name}', _shown(a), _shown(b))
@@ -132,30 +130,38 @@ def _attributes(
     return None
 
 
-def _dataclass(was: Any, became: Any, path: str) -> Difference | None:
-    fields = dataclasses.fields(was)
+@lru_cache(maxsize=1024)
+def _fields(cls: type) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The fields of a dataclass that are compared, and all of them."""
+    fields = dataclasses.fields(cast('Any', cls))
     # A field that is private by its name and left out of `==` is a cache (pydantic-ai's files have
     # such): its encoded form was compared, that is enough.
-    names = [f.name for f in fields if f.compare or not f.name.startswith('_')]
-    if found := _attributes(was, became, names, path):
+    compared = tuple(f.name for f in fields if f.compare or not f.name.startswith('_'))
+    return compared, frozenset(f.name for f in fields)
+
+
+def _dataclass(was: Any, became: Any, path: str) -> Difference | None:
+    compared, declared = _fields(type(was))
+    if found := _attributes(was, became, compared, path):
         return found
-    return _undeclared(was, became, {f.name for f in fields}, path)
+    return _undeclared(was, became, declared, path)
 
 
 def _model(was: BaseModel, became: BaseModel, path: str) -> Difference | None:
-    names = type(was).model_fields
-    if found := _attributes(was, became, names, path):
+    declared = type(was).__pydantic_fields__.keys()
+    if found := _attributes(was, became, declared, path):
         return found
     if found := difference(was.__pydantic_extra__, became.__pydantic_extra__, path):
         return found
-    return _undeclared(was, became, names, path)
+    return _undeclared(was, became, declared, path)
 
 
-def _undeclared(was: object, became: object, declared: Any, path: str) -> Difference | None:
-    attributes = cast('dict[str, Any]', getattr(was, '__dict__', {}))
-    if len(attributes) <= len(declared):
-        if all(name in declared for name in attributes):
-            return None
+def _undeclared(
+    was: object, became: object, declared: Set[str], path: str
+) -> Difference | None:
+    attributes = getattr(was, '__dict__', None)
+    if attributes is None or attributes.keys() <= declared:
+        return None
     for name, value in undeclared(was, declared):
         other = getattr(became, '__dict__', {}).get(name, _MISSING)
         if other is _MISSING:
@@ -166,7 +172,7 @@ def _undeclared(was: object, became: object, declared: Any, path: str) -> Differ
     return None
 
 
-def undeclared(value: object, declared: Any) -> Iterator[tuple[str, Any]]:
+def undeclared(value: object, declared: Container[str]) -> Iterator[tuple[str, Any]]:
     """Public attributes of an instance that are no fields, and no cached properties."""
     attributes = cast('dict[str, Any]', getattr(value, '__dict__', {}))
     for name, held in attributes.items():

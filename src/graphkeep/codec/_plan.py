@@ -92,7 +92,7 @@ def _make(type_: Any, path: str, namespace: Mapping[str, Any] | None) -> Plan:
     coder = Coder(schema, definitions)
     declared, hooked = _class_schema(Coder(raw, raw_definitions))
     stored, _ = _class_schema(coder)
-    certain = compile_certain(generated)
+    certain, _ = compile_certain(generated)
     if declared is None or stored is None:
         return Plan(coder, certain, None, None, hooked=False, opaque=False)
     cls = dict if declared['type'] == 'typed-dict' else cast('type', declared['cls'])
@@ -171,18 +171,18 @@ def _field(
             path=f'{path}.{name}',
         )
     defined = list(definitions.values())
-    certain = compile_certain(_with(cast('Schema', declared['schema']), defined))
-    certain_item = never
+    certain, _ = compile_certain(_with(cast('Schema', declared['schema']), defined))
+    certain_item, known = never, True
     if coder.items is not None:
         items = raw.resolved.get('items_schema', {'type': 'any'})
-        certain_item = compile_certain(_with(items, defined))
+        certain_item, known = compile_certain(_with(items, defined))
     return FieldPlan(
         name=name,
         coder=coder,
         certain=certain,
         certain_item=certain_item,
         append_only=append_only,
-        by_element=coder.items is not None and not append_only and certain_item is never,
+        by_element=coder.items is not None and not append_only and not known,
     )
 
 

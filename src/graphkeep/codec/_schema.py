@@ -20,6 +20,7 @@ from pydantic.errors import (
 )
 
 from ..errors import UnstorableTypeError
+from ._files import is_binary_content, with_hint
 from ._sorting import order_keys, sort_items
 
 __all__ = ('Schema', 'canonical', 'core_schema', 'definitions_of', 'refuse_unstorable', 'resolve')
@@ -337,7 +338,20 @@ def _canonical(node: Any, definitions: Mapping[str, Schema], *, key: bool = Fals
         copy['serialization'] = _wrapped(copy, partial(order_keys, tuple(copy['fields'])))
     elif kind == 'float' and not key and 'serialization' not in copy and not copy.get('strict'):
         return _int_or_float(copy)
+    elif is_binary_content(_behind_functions(cast('Schema', node), definitions)):
+        return with_hint(copy)
     return copy
+
+
+def _behind_functions(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """What validator functions are put around."""
+    wrapped = schema.get('type', '').startswith('function-')
+    while wrapped and (schema.get('schema') or 'schema_ref' in schema):
+        ref = schema.get('schema_ref')
+        inner = definitions.get(cast('str', ref), {}) if ref else schema['schema']
+        wrapped = inner.get('type') == 'definition-ref' or str(inner.get('type')).startswith('function-')
+        schema = cast('Schema', inner)
+    return schema
 
 
 def _by_name(schema: Schema) -> None:

@@ -1,0 +1,87 @@
+"""pydantic-ai's `BinaryContent` and `BinaryImage`: kept apart, as pydantic-ai's own JSON does not.
+
+pydantic-ai stores both as `{"kind": "binary", …}` and chooses a class when it loads an image: in some
+places the base class, in others the subclass, and the two are not equal. So the stored form of an
+image says which one it was: `"narrow": true` for `BinaryImage`. pydantic-ai ignores the key.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic_core import PydanticSerializationUnexpectedValue
+
+__all__ = ('is_binary_content', 'with_hint')
+
+_HINT = 'narrow'
+
+
+def is_binary_content(schema: dict[str, Any]) -> bool:
+    """Whether a core schema is that of pydantic-ai's `BinaryContent`."""
+    cls = schema.get('cls')
+    return (
+        schema.get('type') == 'dataclass'
+        and getattr(cls, '__qualname__', '') == 'BinaryContent'
+        and getattr(cls, '__module__', '') == 'pydantic_ai.messages'
+    )
+
+
+def with_hint(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, with the hint written and read.
+
+    Args:
+        schema: The canonical schema of the class, or a validator around it.
+    """
+    inner = {key: value for key, value in schema.items() if key not in ('ref', 'serialization')}
+    wrapped: dict[str, Any] = {
+        'type': 'function-wrap',
+        'function': {'type': 'no-info', 'function': _load},
+        'schema': inner,
+    }
+    if is_binary_content(schema):
+        wrapped['serialization'] = {
+            'type': 'function-wrap',
+            'function': _dump,
+            'schema': inner,
+            'is_field_serializer': False,
+            'info_arg': False,
+            'return_schema': {'type': 'any'},
+        }
+    elif 'serialization' in schema:
+        wrapped['serialization'] = schema['serialization']
+    if 'ref' in schema:
+        wrapped['ref'] = schema['ref']
+    return wrapped
+
+
+def _base(cls: type) -> type:
+    return next(each for each in cls.__mro__ if is_binary_content({'type': 'dataclass', 'cls': each}))
+
+
+def _dump(value: Any, handler: Any) -> Any:
+    cls = cast('type', type(value))
+    if not any(is_binary_content({'type': 'dataclass', 'cls': each}) for each in cls.__mro__):
+        raise PydanticSerializationUnexpectedValue(f'Expected `BinaryContent`, got `{cls.__name__}`')
+    data = handler(value)
+    if isinstance(data, dict) and value.is_image:
+        cast('dict[str, Any]', data)[_HINT] = cls is not _base(cls)
+    return data
+
+
+def _load(value: Any, handler: Any) -> Any:
+    if not isinstance(value, dict) or _HINT not in value:
+        return handler(value)
+    rest = cast('dict[str, Any]', value).copy()
+    narrow = rest.pop(_HINT)
+    loaded = handler(rest)
+    base = _base(cast('type', type(loaded)))
+    wanted = _image_class(base) if narrow else base
+    if type(loaded) is wanted:
+        return loaded
+    made = object.__new__(wanted)
+    vars(made).update(vars(loaded))
+    return made
+
+
+def _image_class(base: type) -> type:
+    return next(each for each in base.__subclasses__() if each.__qualname__ == 'BinaryImage')
