@@ -1,7 +1,7 @@
 """Group commit: the commits of all runs of a process share the database's transactions.
 
-While one write is in flight, further commits gather and go together in the next. A commit that was handed in is
-written whether or not its waiter is still there: it may already be on the wire.
+While one write is in flight, further commits gather and go together in the next. A commit that was
+handed in is written whether or not its waiter is still there: it may already be on the wire.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class CommitQueue:
             write: Writes one batch.
             max_commits: Most commits in a batch.
             max_bytes: Most payload bytes in a batch, beyond its first commit.
-            parallel: Most batches in flight at once. Commits of one run never overlap: its journal waits for each.
+            parallel: Most batches in flight at once. Commits of one run never overlap: its journal
+                waits for each.
             bound: Seconds that a cancelled waiter still waits for its commit.
         """
         self._write = write
@@ -68,7 +69,7 @@ class CommitQueue:
                 batch = self._take()
                 try:
                     results = await self._write([commit for commit, _ in batch])
-                except Exception as e:
+                except Exception as e:  # noqa: BLE001 - every waiter gets it
                     results = [e] * len(batch)
                 for (_, written), error in zip(batch, results, strict=True):
                     if written.done():

@@ -1,7 +1,7 @@
 """The claims this process holds: renewed while their step runs, given up when idle.
 
-A lease says that the owner's event loop turns, nothing more: a step that blocks the loop for longer than the lease
-loses the run.
+A lease says that the owner's event loop turns, nothing more: a step that blocks the loop for longer
+than the lease loses the run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Lease:
         self.busy = False
         """A step is running under it."""
         self.writing = False
-        """A commit is in flight under it: that renews it, and a renewal beside it would only wait for its row."""
+        """A commit is in flight under it: that renews it, and a renewal beside it would only wait
+        for its row.
+        """
         self.idle_since = self.renewed_at = monotonic()
 
 
@@ -55,7 +57,9 @@ _claiming: Counter[str] = Counter()
 
 @contextmanager
 def claiming(run_id: str) -> Generator[None]:
-    """Around a claim and its `hold`: in between, the database knows an owner that `_held` does not."""
+    """Around a claim and its `hold`: in between, the database knows an owner that `_held` does
+    not.
+    """
     _claiming[run_id] += 1
     try:
         yield
@@ -66,7 +70,8 @@ def claiming(run_id: str) -> Generator[None]:
 
 
 def idle_holder(run_id: str, epoch: int) -> bool:
-    """Whether the claim that this process has on a run is held by nobody, or by a handle that runs no step.
+    """Whether the claim that this process has on a run is held by nobody, or by a handle that runs
+    no step.
 
     If so, the handle's lease is ended here: the caller is about to take the run over.
     """
@@ -161,8 +166,9 @@ class LeaseKeeper:
         started = monotonic()
         try:
             results = await self._store.renew([lease.claim for lease in leases])
-        except Exception as e:
-            # The next tick tries again; if the lease passes meanwhile, the fence at the commit tells.
+        except Exception as e:  # noqa: BLE001 - the task must live on
+            # The next tick tries again; if the lease passes meanwhile, the fence at the commit
+            # tells.
             logger.warning('could not renew %d claims: %s', len(leases), e)
             return
         for lease, error in zip(leases, results, strict=True):

@@ -1,8 +1,9 @@
 """Who a worker is, and whether a worker of this machine is proven dead.
 
-An owner is written into the header of the run it claims, as `host/pid/start/boot/namespace/token`. Proof of death is
-Linux only, and only where boot id and pid namespace are ours: the pid is gone, is a zombie, or belongs to a process
-with another start time. Whatever cannot be read is no proof; then the lease decides.
+An owner is written into the header of the run it claims, as `host/pid/start/boot/namespace/token`.
+Proof of death is Linux only, and only where boot id and pid namespace are ours: the pid is gone, is
+a zombie, or belongs to a process with another start time. Whatever cannot be read is no proof; then
+the lease decides.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from functools import cache
 from pathlib import Path
 
 __all__ = ('current', 'is_proven_dead', 'is_this_process')
@@ -26,7 +28,7 @@ def _read(path: str) -> str:
 
 def _namespace() -> str:
     try:
-        return os.readlink('/proc/self/ns/pid').removeprefix('pid:[').removesuffix(']')
+        return str(Path('/proc/self/ns/pid').readlink()).removeprefix('pid:[').removesuffix(']')
     except OSError:
         return _UNKNOWN
 
@@ -45,20 +47,17 @@ def _host() -> str:
     return socket.gethostname().replace('/', '_') or _UNKNOWN
 
 
-_cached: tuple[int, str] | None = None
-
-
 def current() -> str:
-    """This process as an owner. Computed anew after `fork()`."""
-    global _cached
-    pid = os.getpid()
-    if _cached is None or _cached[0] != pid:
-        stat = _stat(pid)
-        started = stat[1] if stat else _UNKNOWN
-        boot = _read('/proc/sys/kernel/random/boot_id')
-        token = secrets.token_hex(4)
-        _cached = pid, f'{_host()}/{pid}/{started}/{boot}/{_namespace()}/{token}'
-    return _cached[1]
+    """This process as an owner. Another one after `fork()`."""
+    return _owner(os.getpid())
+
+
+@cache
+def _owner(pid: int) -> str:
+    stat = _stat(pid)
+    started = stat[1] if stat else _UNKNOWN
+    boot = _read('/proc/sys/kernel/random/boot_id')
+    return f'{_host()}/{pid}/{started}/{boot}/{_namespace()}/{secrets.token_hex(4)}'
 
 
 def is_this_process(owner: str | None) -> bool:
@@ -67,7 +66,9 @@ def is_this_process(owner: str | None) -> bool:
 
 
 def is_proven_dead(owner: str | None) -> bool:
-    """Whether the process that wrote `owner` is known to have ended. `False` also means: cannot tell."""
+    """Whether the process that wrote `owner` is known to have ended. `False` also means: cannot
+    tell.
+    """
     parts = (owner or '').split('/')
     if len(parts) != 6 or not parts[1].isdecimal():
         return False
@@ -82,7 +83,8 @@ def is_proven_dead(owner: str | None) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        # Somebody else's process: the pid is in use, the start time below tells whether it is the same process.
+        # Somebody else's process: the pid is in use, the start time below tells whether it is the
+        # same process.
         pass
     stat = _stat(pid)
     if stat is None:

@@ -14,15 +14,16 @@ def open_store(url: str, **options: Any) -> Store:
     """Describe the store that `url` names; it connects at its first use.
 
     Args:
-        url: `sqlite:///runs.db` (relative), `sqlite:////var/lib/runs.db` (absolute), `postgresql://…`, `redis://…`,
-            `rediss://…`, `redis+cluster://…` or `memory://`.
+        url: `sqlite:///runs.db` (relative), `sqlite:////var/lib/runs.db` (absolute),
+            `postgresql://…`, `redis://…`, `rediss://…`, `redis+cluster://…` or `memory://`.
         **options: Of the store: `lease`, `heartbeat`, `history`, `retry`, and what its class takes.
 
     Raises:
         ValueError: The URL names no store that there is.
-        MissingDriverError: The driver of that database is not installed; says which extra brings it.
+        MissingDriverError: The driver of that database is not installed; says which extra brings
+            it.
     """
-    scheme = url.partition(':')[0].lower() if isinstance(url, str) else ''
+    scheme = url.partition(':')[0].lower()
     if scheme == 'memory':
         from .stores.memory import MemoryStore
 
@@ -35,7 +36,15 @@ def open_store(url: str, **options: Any) -> Store:
         from .stores.postgres import PostgresStore
 
         return PostgresStore.from_url(url, **options)
-    if scheme in ('redis', 'rediss', 'unix', 'valkey', 'valkeys', 'redis+cluster', 'rediss+cluster'):
+    if scheme in (
+        'redis',
+        'rediss',
+        'unix',
+        'valkey',
+        'valkeys',
+        'redis+cluster',
+        'rediss+cluster',
+    ):
         from .stores.redis import RedisStore
 
         return RedisStore.from_url(url, **options)

@@ -1,7 +1,7 @@
 """The front end for pydantic-graph 1.x: `StatePersistence`, a `BaseStatePersistence` that survives.
 
-A step can be followed in four hops: `StatePersistence.snapshot_node` → `Journal.commit` → `Store.append` → the
-statement `append` of the database.
+A step can be followed in four hops: `StatePersistence.snapshot_node` → `Journal.commit` →
+`Store.append` → the statement `append` of the database.
 """
 
 from __future__ import annotations

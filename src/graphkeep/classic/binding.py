@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,8 @@ def bind(
     Args:
         graph: The graph.
         verify: `always` loads everything back at every step, `changed` only what its type may lose.
-        namespace: Gives the names that annotations of the graph's types may use, beside those of their modules.
+        namespace: Gives the names that annotations of the graph's types may use, beside those of
+            their modules.
 
     Raises:
         UnstorableTypeError: The state, a node or the end cannot be stored; names the field.
@@ -88,9 +89,11 @@ _LIBRARIES = tuple(
 
 
 def caller_namespace() -> dict[str, Any]:
-    """The types among the local names of the code that called: classes may have been defined in a function."""
+    """The types among the local names of the code that called: classes may have been defined in a
+    function.
+    """
     names: dict[str, Any] = {}
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None:
         # A module's globals are found by the types themselves; of local names, inner ones win.
         if frame.f_locals is not frame.f_globals and not frame.f_code.co_filename.startswith(

@@ -44,7 +44,8 @@ async def load_all(
         store: Where the run is.
         run_id: The run; one that does not exist has no history.
         binding: The codecs of its graph.
-        here: The pending task as the calling handle knows it: whether it is loaded or running is not stored.
+        here: The pending task as the calling handle knows it: whether it is loaded or running is
+            not stored.
 
     Raises:
         DamagedRunError: A snapshot cannot be read.

@@ -22,22 +22,23 @@ async def resume(
     start: BaseNode[Any, Any, Any] | None = None,
     state: Any = None,
 ) -> GraphRunResult[Any, Any]:
-    """Continue a run to its end; with `start`, start it if it does not exist. See `graphkeep.resume`."""
+    """Continue a run to its end; with `start`, start it if it does not exist. See
+    `graphkeep.resume`.
+    """
     persistence.set_graph_types(graph)
-    async with persistence.reopened() as run:
-        if run is None:
+    async with persistence.reopened() as opened:
+        if opened is None:
             if start is None:
                 raise RunNotFoundError(run_id=persistence.run_id)
             return await graph.run(
                 start, state=state, deps=deps, persistence=persistence, infer_name=False
             )
+        run, cursor = opened
         if run.status == 'done':
-            return GraphRunResult(
-                persistence.stored_output(), persistence.stored_state(), persistence
-            )
+            return GraphRunResult(cursor.stored_output(), cursor.stored_state(), persistence)
         if run.status == 'cancelled':
             raise not_claimable(run)
-        if not persistence.has_next:
+        if cursor.pending is None:
             if start is None:
                 raise RunStatusError(
                     f'Run {run.run_id!r} has no node to go on with: it was forked from the end of '
@@ -45,7 +46,7 @@ async def resume(
                     run_id=run.run_id,
                     status=run.status,
                 )
-            kept = persistence.stored_state()
+            kept = cursor.stored_state()
             return await graph.run(
                 start, state=kept, deps=deps, persistence=persistence, infer_name=False
             )

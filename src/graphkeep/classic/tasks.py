@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pydantic_core import from_json, to_json
 
@@ -16,7 +16,9 @@ START = 0
 """`born` of the tasks a run was created with: the first epoch is the database's to choose."""
 
 _FORKS = b'[["__start__","0",0]]'
-"""Where a builder graph's first step stands in its fork stack, so that such a run can go on under pydantic-graph 2."""
+"""Where a builder graph's first step stands in its fork stack, so that such a run can go on under
+pydantic-graph 2.
+"""
 
 
 class StoredTask(NamedTuple):
@@ -43,8 +45,8 @@ def next_task(document: Document) -> int:
     Raises:
         ValueError: The document is damaged.
     """
-    found = from_json(document.next)
-    task = found.get('task') if isinstance(found, dict) else None
+    found: Any = from_json(document.next)
+    task = cast('dict[str, Any]', found).get('task') if isinstance(found, dict) else None
     if not isinstance(task, int):
         raise ValueError('its counters cannot be read')
     return task

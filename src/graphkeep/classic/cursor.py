@@ -1,0 +1,379 @@
+"""Where a handle stands in its run: the pending task, and the journal that carries it forward."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+from pydantic_graph.persistence import SnapshotStatus
+
+from .. import owner as owners
+from ..codec import Encoded, Seen
+from ..document import Change, Document
+from ..errors import (
+    CodecError,
+    DamagedRunError,
+    GraphChangedError,
+    LeaseLostError,
+    RunBusyError,
+    RunNotFoundError,
+    StoreUnavailableError,
+)
+from ..journal import Journal
+from ..parts import Part, render, split
+from ..runs import Run, Status
+from ..shielding import Ending
+from .binding import Binding
+from .tasks import START, counters, encode_task, next_task, stored_task
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+__all__ = ('Cursor', 'Pending')
+
+logger = logging.getLogger('graphkeep')
+
+T = TypeVar('T')
+
+
+@dataclass(kw_only=True, slots=True)
+class Pending:
+    """The task a cursor is at."""
+
+    task: str
+    node_id: str
+    node: Any
+    """The node object that upstream will run. The caller may change it until then."""
+    state: Any
+    """The state object that upstream will hand to the node. The caller may change it until then."""
+    seen: Seen | None
+    """What append-only fields of the state held when it was stored."""
+    snapshot_ids: frozenset[str]
+    """By what upstream may name it: the node object's own id, and the one `load_all` gives."""
+    status: SnapshotStatus
+    started_at: datetime | None = None
+    duration: float | None = None
+    clock: float = 0.0
+
+    def begins(self) -> None:
+        """Its node starts to run."""
+        self.started_at = datetime.now(tz=timezone.utc)
+        self.clock = perf_counter()
+
+    def ended(self, status: SnapshotStatus) -> None:
+        """Its node has run."""
+        self.duration = perf_counter() - self.clock
+        self.status = status
+
+
+class Cursor:
+    """One run as one handle works on it. Made by `start` or `load`; dropped when the run ends."""
+
+    def __init__(self, binding: Binding, journal: Journal, pending: Pending | None) -> None:
+        self._binding = binding
+        self._journal = journal
+        self.pending = pending
+        """The task that is next, runs, or has run and is not committed; `None` at the end."""
+        self.fresh = True
+        """Nothing has run since it was loaded: a node given instead of the pending one replaces it."""
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self._journal.run_id
+
+    @classmethod
+    async def start(
+        cls,
+        store: Store,
+        run_id: str,
+        binding: Binding,
+        *,
+        state: Any,
+        node: Any,
+        graph: str | None,
+        labels: Mapping[str, str],
+        claimed: bool,
+    ) -> Cursor:
+        """Create the run, with `node` to run first. Raises `RunExistsError` if it exists."""
+        encoded = binding.state.encode(state)
+        node_id, inputs = binding.nodes.encode(node)
+        document = Document(
+            state=cast('dict[str, Part] | bytes', split(_text(encoded))),
+            tasks={'0': encode_task(node_id, inputs, born=START)},
+            next=counters(1),
+        )
+        journal = await Journal.start(
+            store, run_id, document, graph=graph, labels=labels, claimed=claimed
+        )
+        cursor = cls(binding, journal, None)
+        cursor._go_to('0', node_id, node, state, encoded.seen)
+        cursor.fresh = False
+        return cursor
+
+    @classmethod
+    async def load(cls, store: Store, run_id: str, binding: Binding) -> tuple[Run, Cursor] | None:
+        """Read the run and stand at its pending task. Claims and changes nothing.
+
+        Returns:
+            Header and cursor, or `None` if there is no such run.
+
+        Raises:
+            RunBusyError: Another process, which may be alive, is running it.
+            GraphChangedError: What is stored does not fit the graph any more.
+            DamagedRunError: What is stored cannot be read.
+        """
+        try:
+            run, journal = await Journal.load(store, run_id)
+        except RunNotFoundError:
+            return None
+        if run.status == 'running' and not run.interrupted:
+            ours, dead = owners.is_this_process(run.owner), owners.is_proven_dead(run.owner)
+            if not ours and not dead:
+                raise RunBusyError(
+                    run_id=run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
+                )
+        try:
+            stored = stored_task(run_id, journal.document)
+            next_task(journal.document)
+        except GraphChangedError:
+            raise
+        except ValueError as e:
+            raise DamagedRunError(run_id=run_id, seq=run.seq, reason=str(e)) from e
+        cursor = cls(binding, journal, None)
+        if stored is None or run.status in ('done', 'cancelled'):
+            return run, cursor
+        if stored.node not in binding.node_ids:
+            known = ', '.join(sorted(binding.node_ids))
+            raise GraphChangedError(
+                f'Run {run_id!r} waits for node {stored.node!r}, which is not in the graph (it has '
+                f'{known}). Put the node back, under this name. The run was left as it is.',
+                run_id=run_id,
+                node=stored.node,
+            )
+        decode_node = partial(binding.nodes.decode, stored.node)
+        state = cursor.stored_state()
+        cursor.pending = Pending(
+            task=stored.id,
+            node_id=stored.node,
+            node=cursor._decode(f'node {stored.node!r}', decode_node, stored.inputs),
+            state=state,
+            seen=binding.state.seen(state),
+            snapshot_ids=frozenset((f'{stored.node}:{stored.id}',)),
+            status='pending',
+        )
+        return run, cursor
+
+    def stored_state(self) -> Any:
+        """The state as it is stored, detached."""
+        return self._decode('state', self._binding.state.decode, self._journal.document.state)
+
+    def stored_output(self) -> Any:
+        """The output of a run that is done, detached."""
+        output = self._journal.document.output
+        if output is None:
+            raise DamagedRunError(
+                run_id=self.run_id, seq=self._journal.seq, reason='it has no output'
+            )
+        return self._decode('output', self._binding.end.decode, output)
+
+    async def replace(self, state: Any, node: Any, *, allow: tuple[Status, ...]) -> None:
+        """Put a node of the caller's in the place of the pending one, with the state as it is."""
+        journal = self._journal
+        encoded = self._encode(state)
+        node_id, inputs = self._binding.nodes.encode(node)
+        if not journal.claimed:
+            await journal.claim(allow=allow)
+        task, change = self._successor(encoded, node_id, inputs)
+        ending = await journal.commit(change, event='replace')
+        if ending.error is None:
+            self._go_to(task, node_id, node, state, encoded.seen)
+        await self._check(ending)
+
+    async def enter(self, pending: Pending, *, allow: tuple[Status, ...]) -> None:
+        """Before a node runs: claim the run, and commit what the caller changed meanwhile."""
+        journal = self._journal
+        encoded = self._encode(pending.state)
+        node_id, inputs = self._binding.nodes.encode(pending.node)
+        if not journal.claimed:
+            await journal.claim(allow=allow)
+        change = Change(state=encoded.parts)
+        stored = stored_task(self.run_id, journal.document)
+        if stored is None or (stored.node, stored.inputs) != (node_id, inputs):
+            change.tasks[pending.task] = encode_task(node_id, inputs, born=journal.epoch)
+        journal.step_begins()
+        try:
+            if journal.document.delta(change):
+                await self._check(await journal.commit(change, event='edit'))
+        except BaseException:
+            journal.step_ends()
+            raise
+        pending.seen = encoded.seen
+        self.fresh = False
+
+    async def step(self, pending: Pending, state: Any, node: Any) -> None:
+        """Commit what the node that has just run did, with the node that is next."""
+        try:
+            encoded = self._encode(state)
+            node_id, inputs = self._binding.nodes.encode(node)
+            task, change = self._successor(encoded, node_id, inputs)
+        except Exception as e:  # noqa: BLE001 - whatever users' serializers raise fails the run
+            await self.fail(pending, e)
+        ending = await self._settle(pending, change, status='running')
+        if ending.error is None:
+            self._go_to(task, node_id, node, state, encoded.seen)
+        await self._check(ending)
+
+    async def end(self, pending: Pending, state: Any, output: Any) -> None:
+        """Commit what the last node did, and the output."""
+        try:
+            encoded = self._encode(state)
+            data = _text(self._binding.end.encode(output))
+        except Exception as e:  # noqa: BLE001 - whatever users' serializers raise fails the run
+            await self.fail(pending, e)
+        change = Change(state=encoded.parts, tasks={pending.task: None}, output=data)
+        await self._check(await self._settle(pending, change, status='done'))
+        self.pending = None
+
+    async def fail(self, pending: Pending, error: BaseException) -> NoReturn:
+        """Mark the run failed, if it still can be, give its claim up, and raise `error`."""
+        ending = await self._failed(pending, error)
+        if ending.cancelled is not None:
+            raise ending.cancelled from error
+        raise error
+
+    async def leave(self, pending: Pending) -> None:
+        """The pending node was cancelled: it has changed nothing, and the run can go on at once."""
+        pending.status = 'error'
+        self._journal.step_ends()
+        await self._give_up(None)
+
+    def settle_later(self) -> None:
+        """The pending node has run; `step` or `end` is about to commit what it did."""
+        self._journal.step_ends()
+
+    # --- commits -----------------------------------------------------------------------------------
+
+    async def _settle(self, pending: Pending, change: Change, *, status: Status) -> Ending[None]:
+        """Commit the end of a node. If that cannot be, the run fails, or is somebody else's."""
+        try:
+            ending = await self._journal.commit(
+                change,
+                event='end' if status == 'done' else 'step',
+                status=status,
+                node=pending.node_id,
+                task=pending.task,
+                started_at=pending.started_at,
+                duration=pending.duration,
+            )
+        except LeaseLostError as lost:
+            ending = Ending[None](error=lost)
+        if ending.error is not None:
+            failing = await self._failed(pending, ending.error)
+            return Ending(error=ending.error, cancelled=ending.cancelled or failing.cancelled)
+        return ending
+
+    async def _failed(self, pending: Pending, error: BaseException) -> Ending[None]:
+        pending.status = 'error'
+        journal = self._journal
+        journal.step_ends()
+        if not journal.claimed or isinstance(error, (LeaseLostError, StoreUnavailableError)):
+            await self._give_up(error)
+            return Ending()
+        ending = await journal.fail(
+            _describe(error, pending.node_id),
+            node=pending.node_id,
+            task=pending.task,
+            started_at=pending.started_at,
+            duration=pending.duration,
+        )
+        if ending.error is not None:
+            error.add_note(
+                f'The failure of run {self.run_id!r} could not be stored: {ending.error}'
+            )
+            await self._give_up(ending.error)
+        return ending
+
+    async def _check(self, ending: Ending[None]) -> None:
+        """Raise what a commit ended with. A claim that nobody will use is given up first."""
+        if ending.error is not None or ending.cancelled is not None:
+            self._journal.step_ends()
+            await self._give_up(ending.error)
+        ending.unwrap()
+
+    async def _give_up(self, error: BaseException | None) -> None:
+        """Give the claim up. What cannot be reached just now is left to its lease."""
+        if isinstance(error, StoreUnavailableError):
+            self._journal.abandon()
+            return
+        ending = await self._journal.release()
+        if ending.error is not None:
+            logger.warning('could not give up the claim on run %r: %s', self.run_id, ending.error)
+
+    # --- values --------------------------------------------------------------------------------------
+
+    def _go_to(self, task: str, node_id: str, node: Any, state: Any, seen: Seen | None) -> None:
+        # Ids belong to executions: an object that is returned twice keeps the id it has.
+        self.pending = Pending(
+            task=task,
+            node_id=node_id,
+            node=node,
+            state=state,
+            seen=seen,
+            snapshot_ids=frozenset((node.get_snapshot_id(), f'{node_id}:{task}')),
+            status='created',
+        )
+
+    def _successor(self, encoded: Encoded, node_id: str, inputs: bytes) -> tuple[str, Change]:
+        """The change that puts a new task in the place of the pending one."""
+        document = self._journal.document
+        number = next_task(document)
+        tasks: dict[str, bytes | None] = dict.fromkeys(document.tasks)
+        born = self._journal.epoch
+        tasks[str(number)] = encode_task(node_id, inputs, born=born)
+        return str(number), Change(state=encoded.parts, tasks=tasks, next=counters(number + 1))
+
+    def _encode(self, state: Any) -> Encoded:
+        seen = None if self.pending is None else self.pending.seen
+        return self._binding.state.encode(state, previous=self._journal.document.state, seen=seen)
+
+    def _decode(self, what: str, decode: Callable[[Any], T], stored: Any) -> T:
+        try:
+            return decode(stored)
+        except (CodecError, ValueError) as e:
+            raise GraphChangedError(
+                f'The stored {what} of run {self.run_id!r} does not fit the graph any more: {e}. '
+                'The run was left as it is.',
+                run_id=self.run_id,
+                path=getattr(e, 'path', None),
+            ) from e
+
+
+def _text(encoded: Encoded) -> bytes:
+    """An encoded value as one JSON text."""
+    if isinstance(encoded.parts, bytes):
+        return encoded.parts
+    pieces: list[Any] = []
+    render(encoded.parts, pieces)
+    return b''.join(pieces)
+
+
+def _describe(error: BaseException, node: str) -> dict[str, Any]:
+    """A stored error: class, message and the end of the traceback, as text."""
+    cls = type(error)
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
+        message = '(its message cannot be shown)'
+    return {
+        'type': f'{cls.__module__}.{cls.__qualname__}',
+        'message': message[:4_000],
+        'node': node,
+        'traceback': ''.join(traceback.format_exception(error))[-8_000:],
+    }
