@@ -22,8 +22,7 @@ Parts = bytes | bytearray | Mapping[str, bytes | bytearray]
 """Encoded JSON: by top-level key when the value is a JSON object, else one text."""
 
 _SAMPLE = 64
-_SMALL = 1 << 20
-"""A value up to this many bytes is loaded back as a whole when its class is first seen."""
+"""Of so many old elements of an `AppendOnly` list, one is compared by identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +145,8 @@ class Codec(Generic[T]):
                 'Nothing was written.',
                 path=f'{self.path}[{extra!r}]',
             )
-        if (plan.hooked and changed) or everything:
-            self._prove_whole(value, parts, force=plan.hooked or plan.opaque)
+        if plan.opaque or (plan.hooked and (changed or everything)):
+            self._prove_whole(value, parts)
         plan.proven.add(type(value))
         return Encoded(parts, Seen(lists))
 
@@ -250,13 +249,11 @@ class Codec(Generic[T]):
         parts = split_object(data) if data[:1] == b'{' else data
         return Encoded(cast('bytes | dict[str, bytes | Tail]', parts), Seen())
 
-    def _prove_whole(self, value: Any, parts: dict[str, bytes | Tail], *, force: bool) -> None:
-        if any(isinstance(part, Tail) for part in parts.values()):
-            return
-        whole = cast('dict[str, bytes]', parts)
-        if not force and sum(map(len, whole.values())) > _SMALL:
-            return
-        self._plan.coder.proven(value, join_object(whole), self.path)
+    def _prove_whole(self, value: Any, parts: Mapping[str, bytes | Tail]) -> None:
+        """Load all parts together, as the code of the class sees them. Not when there is a `Tail`."""
+        if not any(isinstance(part, Tail) for part in parts.values()):
+            data = join_object(cast('Mapping[str, bytes]', parts))
+            self._plan.coder.proven(value, data, self.path)
 
     def decode(self, parts: Parts) -> T:
         """Load a value. It shares nothing with any other.

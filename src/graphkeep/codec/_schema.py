@@ -323,6 +323,10 @@ def _canonical(node: Any, definitions: Mapping[str, Schema], *, key: bool = Fals
     kind = copy.get('type')
     if not isinstance(kind, str):
         return copy
+    if kind == 'json-or-python' and 'serialization' not in copy:
+        # In a union it would take any value for its own when it is dumped.
+        inner = cast('Schema', copy['json_schema'])
+        return inner | {'ref': copy['ref']} if 'ref' in copy else inner
     if kind in _CONFIGURED or 'config' in copy:
         copy['config'] = {**copy.get('config', {}), **_CONFIG}
     if kind in ('dataclass-args', 'model-fields', 'typed-dict'):
