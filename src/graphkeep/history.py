@@ -67,7 +67,8 @@ class Replay:
 
 
 def assemble(run_id: str, snapshots: Iterable[Snapshot], *, at: int) -> Replay:
-    """Put the document at snapshot `at` together, from the newest full snapshot before it and the deltas since.
+    """Put the document at snapshot `at` together, from the newest full snapshot before it and the
+    deltas since.
 
     Raises:
         DamagedRunError: A snapshot cannot be read, or is missing; names it.
@@ -79,7 +80,8 @@ def assemble(run_id: str, snapshots: Iterable[Snapshot], *, at: int) -> Replay:
         replay.apply(snapshot)
     if replay.seq == -1:
         raise ValueError(
-            f'run {run_id!r} no longer has snapshot {at}: its history is kept from the newest full snapshot on'
+            f'run {run_id!r} no longer has snapshot {at}: its history is kept from the newest full '
+            'snapshot on'
         )
     if replay.seq != at:
         raise DamagedRunError(run_id=run_id, seq=at, reason='it is missing')

@@ -23,9 +23,11 @@ _NOTHING = b'{"format":1}'
 
 
 class Journal:
-    """A run as this process knows it: its document, the snapshot it is at, and the claim, while there is one.
+    """A run as this process knows it: its document, the snapshot it is at, and the claim, while
+    there is one.
 
-    A journal that failed to commit may not match the database any more: drop it and load the run again.
+    A journal that failed to commit may not match the database any more: drop it and load the run
+    again.
     """
 
     __slots__ = (
@@ -167,7 +169,8 @@ class Journal:
             duration: How long it ran, in seconds.
 
         Returns:
-            How the write ended: see `Store.append`. After an error the journal is of no more use, but for `fail`.
+            How the write ended: see `Store.append`. After an error the journal is of no more use,
+            but for `fail`.
 
         Raises:
             LeaseLostError: The claim was lost before.

@@ -19,7 +19,7 @@ from .runs import Claim
 from .shielding import Ending, to_its_end
 
 if TYPE_CHECKING:
-    from .store import Store
+    from .port import Port
 
 __all__ = ('Lease', 'LeaseKeeper', 'claiming', 'idle_holder')
 
@@ -87,7 +87,7 @@ def idle_holder(run_id: str, epoch: int) -> bool:
 class LeaseKeeper:
     """Looks after the leases of one store, in one task that lives while there are any."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Port) -> None:
         self._store = store
         self._leases: set[Lease] = set()
         self._task: asyncio.Task[None] | None = None

@@ -43,14 +43,15 @@ async def resume(
 ) -> GraphRunResult[StateT, RunEndT]:
     """Continue a run to its end, wherever it stopped; with `start`, start it if it does not exist.
 
-    A node that was running when its process died, that was cancelled or that failed runs again, from its beginning.
-    A run that has ended is not run again: its stored output comes back.
+    A node that was running when its process died, that was cancelled or that failed runs again,
+    from its beginning. A run that has ended is not run again: its stored output comes back.
 
     Args:
         graph: The graph of the run.
         persistence: The run's handle, `store.persistence(run_id)`.
         deps: The graph's dependencies. They are never stored.
-        start: The first node, for a run that does not exist, or the node to go on with after a fork from the end.
+        start: The first node, for a run that does not exist, or the node to go on with after a fork
+            from the end.
         state: The state of a run that is started here; a run that exists has its own.
 
     Returns:
@@ -94,22 +95,25 @@ async def recover(
 ) -> list[Recovered]:
     """Continue the runs that dead processes left, each to its end.
 
-    A process of this machine is known to be dead at once. Of any other (another host, a restarted container) only the
-    lease tells: such runs are watched until their claim is renewed, and is left alone, or passes. Any number of
-    processes may recover at the same time: each run is continued by one of them.
+    A process of this machine is known to be dead at once. Of any other (another host, a restarted
+    container) only the lease tells: such runs are watched until their claim is renewed, and is left
+    alone, or passes. Any number of processes may recover at the same time: each run is continued by
+    one of them.
 
     Args:
         store: Where the runs are.
-        graphs: The graphs by the name their runs are recorded under (`store.persistence(id, graph='orders')`, or the
-            graph's own name). Runs of other graphs are left alone.
+        graphs: The graphs by the name their runs are recorded under (`store.persistence(id,
+            graph='orders')`, or the graph's own name). Runs of other graphs are left alone.
         deps: The dependencies of the graphs.
-        ready: Also continue runs that nobody is running and that were left in order: initialised, cancelled by their
-            task, stopped with Ctrl-C, or left to wait for a person.
-        wait: Watch claims that may be dead until they are renewed or pass, for at most the store's lease.
+        ready: Also continue runs that nobody is running and that were left in order: initialised,
+            cancelled by their task, stopped with Ctrl-C, or left to wait for a person.
+        wait: Watch claims that may be dead until they are renewed or pass, for at most the store's
+            lease.
         concurrency: Most runs that go on at once.
 
     Returns:
-        The runs that were continued here, in the order they ended. One that raises does not stop the others.
+        The runs that were continued here, in the order they ended. One that raises does not stop
+        the others.
     """
     if concurrency < 1:
         raise ValueError(f'concurrency must be at least 1, got {concurrency}')

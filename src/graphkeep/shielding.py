@@ -1,7 +1,8 @@
 """Waiting for a write to its end, whatever happens to the one who waits.
 
-`asyncio.shield` alone does not survive a second cancel, nor an anyio scope, which cancels again at every turn of the
-loop: the write goes on, but nobody learns how it ended. So the wait itself is a loop around the inner task.
+`asyncio.shield` alone does not survive a second cancel, nor an anyio scope, which cancels again at
+every turn of the loop: the write goes on, but nobody learns how it ended. So the wait itself is a
+loop around the inner task.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Ending(Generic[T]):
         self.value = value
         self.error = error
         self.cancelled = cancelled
-        """The cancellation that arrived while waiting. Who holds this must raise it when it has cleaned up."""
+        """The cancellation that arrived while waiting. Who holds this must raise it when it has
+        cleaned up.
+        """
 
     def unwrap(self) -> T:
         """The value. Raises the cancellation first, else the write's own error."""
@@ -46,7 +49,8 @@ async def to_its_end(write: Coroutine[Any, Any, T], *, bound: float) -> Ending[T
 
     Args:
         write: What to run. It is never cancelled by a cancellation of the caller.
-        bound: After the first cancellation, wait at most this many seconds more. The write then goes on without us.
+        bound: After the first cancellation, wait at most this many seconds more. The write then
+            goes on without us.
 
     Returns:
         How it ended. This never raises.
@@ -62,7 +66,9 @@ async def ending_of(future: asyncio.Future[T], *, bound: float) -> Ending[T]:
     while not future.done():
         timeout = None if deadline is None else deadline - loop.time()
         if timeout is not None and timeout <= 0:
-            unfinished = TimeoutError(f'a write had not ended {bound} s after its waiter was cancelled')
+            unfinished = TimeoutError(
+                f'a write had not ended {bound} s after its waiter was cancelled'
+            )
             return Ending(error=unfinished, cancelled=cancelled)
         try:
             await asyncio.wait((future,), timeout=timeout)

@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
@@ -63,7 +63,7 @@ class Pending:
 
     def begins(self) -> None:
         """Its node starts to run."""
-        self.started_at = datetime.now(tz=timezone.utc)
+        self.started_at = datetime.now(tz=UTC)
         self.clock = perf_counter()
 
     def ended(self, status: SnapshotStatus) -> None:
@@ -258,7 +258,7 @@ class Cursor:
         """The pending node has run; `step` or `end` is about to commit what it did."""
         self._journal.step_ends()
 
-    # --- commits -----------------------------------------------------------------------------------
+    # --- commits ---------------------------------------------------------------------------------
 
     async def _settle(self, pending: Pending, change: Change, *, status: Status) -> Ending[None]:
         """Commit the end of a node. If that cannot be, the run fails, or is somebody else's."""
@@ -316,7 +316,7 @@ class Cursor:
         if ending.error is not None:
             logger.warning('could not give up the claim on run %r: %s', self.run_id, ending.error)
 
-    # --- values --------------------------------------------------------------------------------------
+    # --- values ----------------------------------------------------------------------------------
 
     def _go_to(self, task: str, node_id: str, node: Any, state: Any, seen: Seen | None) -> None:
         # Ids belong to executions: an object that is returned twice keeps the id it has.

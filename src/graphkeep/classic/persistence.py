@@ -81,7 +81,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         self._binding: Binding | None = None
         self._cursor: Cursor | None = None
         self._past: dict[str, SnapshotStatus] = {}
-        """The snapshot ids that upstream has used since `set_graph_types`, but the pending one's."""
+        """The snapshot ids that upstream used since `set_graph_types`, but the pending one's."""
         self._failed_too = False
         """Whether a failed node may run again."""
         self._reopened: Run | None = None
@@ -111,7 +111,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         """Whether no graph has been bound yet."""
         return self._binding is None
 
-    # --- upstream's calls, in the order they come ---------------------------------------------------
+    # --- upstream's calls, in the order they come -------------------------------------------------
 
     async def snapshot_node_if_new(
         self, snapshot_id: str, state: StateT, next_node: BaseNode[StateT, Any, RunEndT]
@@ -255,7 +255,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
             self._failed_too = False
             self._reopened = None
 
-    # --- what this handle knows -----------------------------------------------------------------------
+    # --- what this handle knows -------------------------------------------------------------------
 
     async def _load(self) -> Run | None:
         self._check_idle()

@@ -42,7 +42,8 @@ async def resume(
             if start is None:
                 raise RunStatusError(
                     f'Run {run.run_id!r} has no node to go on with: it was forked from the end of '
-                    f'{run.parent_run_id!r}. Name one: graphkeep.resume(graph, persistence, start=Node()).',
+                    f'{run.parent_run_id!r}. Name one: graphkeep.resume(graph, persistence, '
+                    'start=Node()).',
                     run_id=run.run_id,
                     status=run.status,
                 )

@@ -61,8 +61,8 @@ def stored_task(run_id: str, document: Document) -> StoredTask | None:
     """
     if len(document.tasks) > 1 or document.joins:
         raise GraphChangedError(
-            f'Run {run_id!r} has {len(document.tasks)} pending tasks: it was begun by a GraphBuilder graph, and '
-            'cannot go on as a graph of pydantic-graph 1.x.',
+            f'Run {run_id!r} has {len(document.tasks)} pending tasks: it was begun by a '
+            'GraphBuilder graph, and cannot go on as a graph of pydantic-graph 1.x.',
             run_id=run_id,
         )
     for task, data in document.tasks.items():

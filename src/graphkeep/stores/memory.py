@@ -1,4 +1,6 @@
-"""Runs in the memory of this process: for tests and for trying things out. Nothing outlives the process."""
+"""Runs in the memory of this process: for tests and for trying things out. Nothing outlives the
+process.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def _now() -> datetime:
 class MemoryStore(Store):
     """A store in this process's memory.
 
-    Stores with the same name share their runs for as long as one of them exists; without a name a store is alone.
+    Stores with the same name share their runs for as long as one of them exists; without a name a
+    store is alone.
     """
 
     def __init__(

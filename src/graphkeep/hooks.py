@@ -1,0 +1,147 @@
+"""What a database implements: the hooks of a store.
+
+Each is atomic. A database that cannot be reached raises `StoreUnavailableError` (the call may be
+made again, with the same nonce), one that refuses a write `StoreWriteError`. Time is the
+database's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from .errors import RunBusyError, RunMovedError, RunNotFoundError, RunStatusError
+from .runs import (
+    Claim,
+    Claimed,
+    ClaimRequest,
+    Commit,
+    Draft,
+    NewRun,
+    Run,
+    RunQuery,
+    Snapshot,
+)
+
+__all__ = ('Hooks', 'new_nonce', 'not_claimable', 'refused_claim')
+
+
+class Hooks(ABC):
+    """The hooks, and nothing else."""
+
+    @abstractmethod
+    async def _open(self) -> None:
+        """Connect, set up or migrate the schema. May be called again after it failed; leaves
+        nothing open then.
+        """
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Let go of everything that `_open` made, and of nothing that the user made."""
+
+    @abstractmethod
+    async def _create(self, run: NewRun, draft: Draft) -> Run:
+        """Insert run and snapshot 0, or raise `RunExistsError`.
+
+        The epoch starts at the database's microseconds since 1970, so that a run which is deleted
+        and created again never meets an old epoch. If a run is there with `run.nonce` in its
+        header, this is a retry: return it.
+        """
+
+    @abstractmethod
+    async def _claim(self, request: ClaimRequest) -> Claimed:
+        """Make the run `running` for the owner, with epoch + 1 and a new lease.
+
+        Checked in this order: the run exists (`RunNotFoundError`); its nonce is ours (a retry: it
+        is claimed already); it is at `expected_seq` if given (`RunMovedError`); it may be claimed
+        (`RunBusyError`, `RunStatusError`). `refused_claim` makes these errors from a header. The
+        reply has the snapshots from the newest full one on, read in the same transaction, unless
+        `expected_seq` was given.
+        """
+
+    @abstractmethod
+    async def _append(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
+        """Write commits; each succeeds or fails alone, all are durable on return.
+
+        A commit goes through if the run is `running` with its epoch and at `draft.seq - 1`: the
+        header takes seq, status, nonce, `draft.error`, `updated_at`, (for a full draft) full_seq, a
+        new lease if it stays `running`, else no owner and no lease; the snapshot is inserted; with
+        `history='latest'` and a full draft, older snapshots go. If it does not go through: a header
+        with its nonce means that it went through before (`None`), else `LeaseLostError`.
+        """
+
+    @abstractmethod
+    async def _renew(self, claims: Sequence[Claim], ttl: float) -> Sequence[BaseException | None]:
+        """Set the lease to now + ttl where the run is `running` with this epoch, else
+        `LeaseLostError`.
+        """
+
+    @abstractmethod
+    async def _release(self, claim: Claim) -> None:
+        """`running` with this epoch becomes `ready`, without owner and lease; otherwise nothing
+        happens.
+        """
+
+    @abstractmethod
+    async def _header(self, run_id: str) -> Run | None:
+        """The run's header."""
+
+    @abstractmethod
+    async def _read(self, run_id: str, at: int | None) -> tuple[Run, tuple[Snapshot, ...]] | None:
+        """Header and snapshots, consistent: from the newest full snapshot not after `at` up to `at`
+        (default: the end).
+        """
+
+    @abstractmethod
+    async def _history(self, run_id: str, after: int, limit: int) -> Sequence[Snapshot]:
+        """Snapshots with `seq > after`, oldest first."""
+
+    @abstractmethod
+    async def _find(self, query: RunQuery) -> Sequence[Run]:
+        """Matching runs, by `created_at` then `run_id`, both descending."""
+
+    @abstractmethod
+    async def _cancel(self, run_id: str) -> Run:
+        """Make the run `cancelled` with epoch + 1, no owner, no lease. `RunStatusError` if done;
+        twice is fine.
+        """
+
+    @abstractmethod
+    async def _delete(self, run_id: str, force: bool) -> None:
+        """Remove the run. `RunNotFoundError`; `RunBusyError` for a live lease unless forced."""
+
+
+def new_nonce() -> str:
+    """A name for one write: 16 hex digits."""
+    return secrets.token_hex(8)
+
+
+def refused_claim(request: ClaimRequest, run: Run | None) -> Exception:
+    """Why `run` cannot be claimed: for a hook whose claim matched nothing and which has read the
+    header since.
+    """
+    if run is None:
+        return RunNotFoundError(run_id=request.run_id)
+    if request.expected_seq is not None and run.seq != request.expected_seq:
+        return RunMovedError(run_id=run.run_id, expected_seq=request.expected_seq, seq=run.seq)
+    if run.status == 'running':
+        return RunBusyError(
+            run_id=run.run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
+        )
+    return not_claimable(run)
+
+
+def not_claimable(run: Run) -> RunStatusError:
+    """The error for a run whose status does not let it go on."""
+    advice = {
+        'done': 'It has ended: graphkeep.resume() returns its stored output, store.fork() starts '
+        'a new run from it.',
+        'failed': 'graphkeep.resume() runs the node that failed again.',
+        'cancelled': 'It was cancelled: store.fork() starts a new run from it.',
+    }.get(run.status, 'Try again.')
+    return RunStatusError(
+        f'Run {run.run_id!r} has status {run.status!r}. {advice}',
+        run_id=run.run_id,
+        status=run.status,
+    )

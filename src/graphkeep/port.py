@@ -1,0 +1,285 @@
+"""What every database does the same for a front end: set-up once, checks, retries, group commit,
+claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+from . import owner as owners
+from .errors import RunBusyError, RunNotFoundError, StoreClosedError, StoreUnavailableError
+from .grouping import CommitQueue
+from .history import Replay, assemble
+from .hooks import Hooks, new_nonce
+from .leases import LeaseKeeper, idle_holder
+from .runs import (
+    Claim,
+    Claimed,
+    ClaimRequest,
+    Commit,
+    Draft,
+    NewRun,
+    Run,
+    RunQuery,
+    Status,
+    check_labels,
+    check_name,
+    check_run_id,
+)
+from .shielding import Ending, to_its_end
+
+__all__ = ('Port',)
+
+T = TypeVar('T')
+
+
+class Port(Hooks):
+    """The part of a store that front ends stand on."""
+
+    max_batch_commits: int = 500
+    """Most commits that share one write."""
+    max_batch_bytes: int = 8_000_000
+    """Most payload bytes that share one write, beyond its first commit."""
+    parallel_batches: int = 1
+    """Most writes of commits in flight at once."""
+
+    def __init__(
+        self,
+        *,
+        lease: float = 30.0,
+        heartbeat: float = 10.0,
+        history: Literal['all', 'latest'] = 'all',
+        retry: float = 10.0,
+    ) -> None:
+        """Describe a store; nothing is opened.
+
+        Args:
+            lease: Seconds that a claim lasts without being renewed. It must outlast every stretch
+                in which a step blocks the event loop.
+            heartbeat: Seconds between renewals while a step runs. At most half the lease.
+            history: `latest` drops snapshots older than the newest full one; `all` keeps every
+                snapshot.
+            retry: Seconds for which a call is tried again while the database cannot be reached.
+        """
+        if not 0 < heartbeat <= lease / 2:
+            raise ValueError(
+                f'heartbeat must be above 0 and at most half the lease, got {heartbeat} and {lease}'
+            )
+        if history not in ('all', 'latest'):
+            raise ValueError(f"history must be 'all' or 'latest', got {history!r}")
+        if retry < 0:
+            raise ValueError(f'retry must not be negative, got {retry}')
+        self.lease = lease
+        self.heartbeat = heartbeat
+        self.history: Literal['all', 'latest'] = history
+        self.retry = retry
+        self._state: Literal['new', 'open', 'closed'] = 'new'
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Lock | None = None
+        self._queue = CommitQueue(
+            self._append_retrying,
+            max_commits=self.max_batch_commits,
+            max_bytes=self.max_batch_bytes,
+            parallel=self.parallel_batches,
+            bound=retry + 5.0,
+        )
+        self.leases = LeaseKeeper(self)
+        """Renews the claims of running steps and gives up idle ones."""
+
+    # --- opening and closing ---------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect and set the schema up. Called by the first use; calling it early finds errors
+        early.
+
+        Raises:
+            StoreUnavailableError: The database cannot be reached.
+            SchemaError: The schema may not be created, or is newer than this graphkeep.
+            StoreClosedError: The store was closed, or belongs to another process or event loop.
+        """
+        if self._state == 'open' and self._pid == os.getpid():
+            if self._loop is asyncio.get_running_loop():
+                return
+            raise StoreClosedError(
+                f'{self!r} was opened in another event loop. Open one store for each event loop.'
+            )
+        if self._pid != os.getpid():
+            raise StoreClosedError(
+                f'{self!r} was inherited through fork(). Open a store of its own in each process.'
+            )
+        if self._state == 'closed':
+            raise StoreClosedError(f'{self!r} has been closed. Open a new one with open_store().')
+        if self._opening is None:
+            self._opening = asyncio.Lock()
+        async with self._opening:
+            if self._state == 'new':
+                await self._retrying(self._open)
+                self._loop = asyncio.get_running_loop()
+                self._state = 'open'
+
+    async def close(self) -> None:
+        """Give up every claim, write out what was handed in, and let go of the database. Calling it
+        twice is fine.
+        """
+        if self._state == 'closed':
+            return
+        was_open = self._state == 'open'
+        inherited = self._pid != os.getpid()
+        foreign_loop = self._loop is not None and self._loop is not asyncio.get_running_loop()
+        self._state = 'closed'
+        if not was_open or inherited:
+            return
+        ending = await to_its_end(self._shut_down(tidy=not foreign_loop), bound=self.retry + 5.0)
+        ending.unwrap()
+
+    async def _shut_down(self, *, tidy: bool) -> None:
+        try:
+            if tidy:
+                await self.leases.close()
+                await self._queue.flush()
+        finally:
+            await self._close()
+
+    # --- runs, for front ends ---------------------------------------------------------------------
+
+    async def create(self, run: NewRun, draft: Draft) -> Run:
+        """Insert a run with its first snapshot, claimed if `run.owner` is set.
+
+        Raises:
+            RunExistsError: There is a run with this id.
+        """
+        check_run_id(run.run_id)
+        check_name(run.graph, 'graph')
+        check_labels(run.labels)
+        await self.open()
+        return await self._retrying(lambda: self._create(run, draft))
+
+    async def claim(
+        self,
+        run_id: str,
+        *,
+        allow: tuple[Status, ...] = ('ready',),
+        expected_seq: int | None = None,
+    ) -> Claimed:
+        """Get the right to write a run, from nobody, from a lease that has passed, or from the
+        dead.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            RunBusyError: Somebody who may be alive holds it.
+            RunStatusError: Its status is not in `allow`.
+            RunMovedError: It is not at `expected_seq` any more.
+        """
+        check_run_id(run_id)
+        await self.open()
+        expected_epoch: int | None = None
+        while True:
+            request = ClaimRequest(
+                run_id=run_id,
+                owner=owners.current(),
+                ttl=self.lease,
+                allow=allow,
+                expected_epoch=expected_epoch,
+                expected_seq=expected_seq,
+                nonce=new_nonce(),
+            )
+            try:
+                return await self._retrying(lambda r=request: self._claim(r))
+            except RunBusyError as busy:
+                # Taking over names the epoch that was seen, so that of two who see the same dead
+                # owner one wins.
+                if expected_epoch == busy.epoch or not _is_gone(busy):
+                    raise
+                expected_epoch = busy.epoch
+
+    async def append(self, commit: Commit) -> Ending[None]:
+        """Write one commit, together with those of other runs that are waiting. Waits to the end
+        even if cancelled.
+
+        Returns:
+            How it ended: no error, `LeaseLostError` (the claim is not valid any more; nothing was
+            written), `StoreWriteError` (the database refused; nothing was written), or
+            `StoreUnavailableError` (it could not be reached for `retry` seconds; whether the last
+            attempt was written is not known).
+        """
+        await self.open()
+        return await self._queue.put(commit)
+
+    async def renew(self, claims: Sequence[Claim]) -> list[BaseException | None]:
+        """Start the leases of these claims anew; gives `LeaseLostError` or `None` for each."""
+        await self.open()
+        return list(await self._renew(claims, self.lease))
+
+    async def release(self, claim: Claim) -> None:
+        """Give a claim up: a `running` run becomes `ready`. A claim that was lost is no error."""
+        if self._state != 'closed':
+            await self.open()
+        await self._retrying(lambda: self._release(claim))
+
+    async def read(self, run_id: str, *, at: int | None = None) -> tuple[Run, Replay]:
+        """A run's header and its document at a snapshot. Errors as in `document`."""
+        check_run_id(run_id)
+        await self.open()
+        found = await self._retrying(lambda: self._read(run_id, at))
+        if found is None:
+            raise RunNotFoundError(run_id=run_id)
+        run, snapshots = found
+        if at is not None and not 0 <= at <= run.seq:
+            raise ValueError(f'run {run_id!r} has snapshots 0 to {run.seq}, there is no {at}')
+        return run, assemble(run_id, snapshots, at=run.seq if at is None else at)
+
+    async def find(self, query: RunQuery) -> list[Run]:
+        """Find runs, newest first."""
+        if query.limit < 1:
+            raise ValueError(f'limit must be at least 1, got {query.limit}')
+        if query.updated_before is not None and query.updated_before.tzinfo is None:
+            raise ValueError('updated_before must be an aware datetime')
+        await self.open()
+        return list(await self._retrying(lambda: self._find(query)))
+
+    # --- retries ----------------------------------------------------------------------------------
+
+    async def _append_retrying(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
+        return await self._retrying(lambda: self._append(commits))
+
+    async def _retrying(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Try again while the database cannot be reached: every write names itself by a nonce, so
+        this is safe.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.retry
+        pause = 0.05
+        while True:
+            try:
+                return await call()
+            except StoreUnavailableError:
+                if loop.time() + pause > deadline:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 1.0)
+
+
+def _is_gone(busy: RunBusyError) -> bool:
+    """Whether the holder of a live claim is a dead process, or a handle of this process that runs
+    no step.
+    """
+    if owners.is_this_process(busy.owner):
+        return idle_holder(busy.run_id, busy.epoch)
+    return owners.is_proven_dead(busy.owner)
