@@ -48,6 +48,8 @@ class Pending:
 
     task: str
     node_id: str
+    inputs: bytes
+    """The node as it is stored."""
     node: Any
     """The node object that upstream will run. The caller may change it until then."""
     state: Any
@@ -75,13 +77,15 @@ class Pending:
 class Cursor:
     """One run as one handle works on it. Made by `start` or `load`; dropped when the run ends."""
 
-    def __init__(self, binding: Binding, journal: Journal, pending: Pending | None) -> None:
+    def __init__(self, binding: Binding, journal: Journal, *, next_task: int) -> None:
         self._binding = binding
         self._journal = journal
-        self.pending = pending
+        self._next_task = next_task
+        self.pending: Pending | None = None
         """The task that is next, runs, or has run and is not committed; `None` at the end."""
         self.fresh = True
-        """Nothing has run since it was loaded: a node given instead of the pending one replaces it."""
+        """Nothing has run since it was loaded: a node given instead of the pending one takes its
+        place."""
 
     @property
     def run_id(self) -> str:
@@ -112,8 +116,8 @@ class Cursor:
         journal = await Journal.start(
             store, run_id, document, graph=graph, labels=labels, claimed=claimed
         )
-        cursor = cls(binding, journal, None)
-        cursor._go_to('0', node_id, node, state, encoded.seen)
+        cursor = cls(binding, journal, next_task=1)
+        cursor._go_to('0', node_id, inputs, node, state, encoded.seen)
         cursor.fresh = False
         return cursor
 
@@ -141,12 +145,12 @@ class Cursor:
                 )
         try:
             stored = stored_task(run_id, journal.document)
-            next_task(journal.document)
+            number = next_task(journal.document)
         except GraphChangedError:
             raise
         except ValueError as e:
             raise DamagedRunError(run_id=run_id, seq=run.seq, reason=str(e)) from e
-        cursor = cls(binding, journal, None)
+        cursor = cls(binding, journal, next_task=number)
         if stored is None or run.status in ('done', 'cancelled'):
             return run, cursor
         if stored.node not in binding.node_ids:
@@ -162,6 +166,7 @@ class Cursor:
         cursor.pending = Pending(
             task=stored.id,
             node_id=stored.node,
+            inputs=stored.inputs,
             node=cursor._decode(f'node {stored.node!r}', decode_node, stored.inputs),
             state=state,
             seen=binding.state.seen(state),
@@ -193,7 +198,7 @@ class Cursor:
         task, change = self._successor(encoded, node_id, inputs)
         ending = await journal.commit(change, event='replace')
         if ending.error is None:
-            self._go_to(task, node_id, node, state, encoded.seen)
+            self._go_to(task, node_id, inputs, node, state, encoded.seen)
         await self._check(ending)
 
     async def enter(self, pending: Pending, *, allow: tuple[Status, ...]) -> None:
@@ -203,17 +208,14 @@ class Cursor:
         node_id, inputs = self._binding.nodes.encode(pending.node)
         if not journal.claimed:
             await journal.claim(allow=allow)
-        change = Change(state=encoded.parts)
-        stored = stored_task(self.run_id, journal.document)
-        if stored is None or (stored.node, stored.inputs) != (node_id, inputs):
-            change.tasks[pending.task] = encode_task(node_id, inputs, born=journal.epoch)
         journal.step_begins()
-        try:
-            if journal.document.delta(change):
-                await self._check(await journal.commit(change, event='edit'))
-        except BaseException:
-            journal.step_ends()
-            raise
+        edited = inputs != pending.inputs
+        if edited or not journal.document.has_state(encoded.parts):
+            change = Change(state=encoded.parts)
+            if edited:
+                change.tasks[pending.task] = encode_task(node_id, inputs, born=journal.epoch)
+            await self._check(await journal.commit(change, event='edit'))
+            pending.inputs = inputs
         pending.seen = encoded.seen
         self.fresh = False
 
@@ -227,7 +229,7 @@ class Cursor:
             await self.fail(pending, e)
         ending = await self._settle(pending, change, status='running')
         if ending.error is None:
-            self._go_to(task, node_id, node, state, encoded.seen)
+            self._go_to(task, node_id, inputs, node, state, encoded.seen)
         await self._check(ending)
 
     async def end(self, pending: Pending, state: Any, output: Any) -> None:
@@ -318,11 +320,15 @@ class Cursor:
 
     # --- values ----------------------------------------------------------------------------------
 
-    def _go_to(self, task: str, node_id: str, node: Any, state: Any, seen: Seen | None) -> None:
+    def _go_to(
+        self, task: str, node_id: str, inputs: bytes, node: Any, state: Any, seen: Seen | None
+    ) -> None:
+        self._next_task = int(task) + 1
         # Ids belong to executions: an object that is returned twice keeps the id it has.
         self.pending = Pending(
             task=task,
             node_id=node_id,
+            inputs=inputs,
             node=node,
             state=state,
             seen=seen,
@@ -332,11 +338,9 @@ class Cursor:
 
     def _successor(self, encoded: Encoded, node_id: str, inputs: bytes) -> tuple[str, Change]:
         """The change that puts a new task in the place of the pending one."""
-        document = self._journal.document
-        number = next_task(document)
-        tasks: dict[str, bytes | None] = dict.fromkeys(document.tasks)
-        born = self._journal.epoch
-        tasks[str(number)] = encode_task(node_id, inputs, born=born)
+        number = self._next_task
+        tasks: dict[str, bytes | None] = dict.fromkeys(self._journal.document.tasks)
+        tasks[str(number)] = encode_task(node_id, inputs, born=self._journal.epoch)
         return str(number), Change(state=encoded.parts, tasks=tasks, next=counters(number + 1))
 
     def _encode(self, state: Any) -> Encoded:
