@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from ..document import Tail
 from ..errors import LossyStateError
-from ._coder import REPLACED, Coder, join_object, misfit, split_object, undumpable
+from ._coder import Coder, join_object, misfit, split_object, undumpable
+from ._exact import undeclared
 from ._plan import FieldPlan, plan_for
 
 __all__ = ('Codec', 'Encoded', 'Parts', 'Seen')
@@ -138,6 +139,7 @@ class Codec(Generic[T]):
             data = self._encode_field(each, item, before, at, everything)
             parts[name] = data
             changed = changed or data != before
+        self._refuse_undeclared(value)
         if plan.cls is dict and len(cast('dict[str, Any]', value)) != len(parts):
             extra = next(iter(cast('dict[str, Any]', value).keys() - parts.keys()))
             raise LossyStateError(
@@ -149,6 +151,19 @@ class Codec(Generic[T]):
             self._prove_whole(value, parts)
         plan.proven.add(type(value))
         return Encoded(parts, Seen(lists))
+
+    def _refuse_undeclared(self, value: Any) -> None:
+        """Fields are dumped one by one, so that what was set beside them shows nowhere else."""
+        attributes = getattr(value, '__dict__', None)
+        if attributes is None or attributes.keys() <= self._plan.declared or self._plan.hooked:
+            return
+        for name, held in undeclared(value, self._plan.declared):
+            raise LossyStateError(
+                f'`{self.path}.{name}` holds {held!r:.80}, but is not a declared field and would be '
+                'lost. Nothing was written. Declare it, or start its name with an underscore if it '
+                'need not be kept.',
+                path=f'{self.path}.{name}',
+            )
 
     def _attribute(self, value: Any, name: str) -> Any:
         try:
@@ -167,8 +182,8 @@ class Codec(Generic[T]):
             return self._encode_elements(each, cast('list[Any]', item), before, at, everything)
         data = _dumped(coder, item, at)
         if data != before or everything:
-            if everything or not each.certain(item) or REPLACED in data:
-                return coder.proven(item, data, at)
+            if everything or not each.certain(item):
+                coder.prove(item, data, at)
         return data
 
     def _encode_elements(
@@ -185,8 +200,8 @@ class Codec(Generic[T]):
         pieces = _dumped_items(element, items, at)
         first, last = (0, len(pieces)) if everything else _changed(pieces, before)
         new = items[first:last]
-        if everything or not all(map(each.certain_item, new)) or any(map(_replaced, pieces)):
-            pieces[first:last] = element.proven_items(new, pieces[first:last], at, first)
+        if everything or not all(map(each.certain_item, new)):
+            element.prove_items(new, pieces[first:last], at, first)
         return b''.join((b'[', b','.join(pieces), b']'))
 
     def _encode_list(
@@ -205,8 +220,8 @@ class Codec(Generic[T]):
             self._same_start(element, held, current, at)
         new = current[start:]
         pieces = _dumped_items(element, new, at, start)
-        if everything or not all(map(each.certain_item, new)) or any(map(_replaced, pieces)):
-            pieces = element.proven_items(new, pieces, at, start)
+        if everything or not all(map(each.certain_item, new)):
+            element.prove_items(new, pieces, at, start)
         if held is not None and not new:
             return Tail(start, b'', 0), held
         last = pieces[-1] if pieces else b''
@@ -243,8 +258,8 @@ class Codec(Generic[T]):
         data = _dumped(plan.coder, value, self.path)
         before = join_object(previous) if isinstance(previous, Mapping) else previous
         if data != before or everything:
-            if everything or not plan.certain(value) or REPLACED in data:
-                data = plan.coder.proven(value, data, self.path)
+            if everything or not plan.certain(value):
+                plan.coder.prove(value, data, self.path)
         plan.proven.add(type(value))
         parts = split_object(data) if data[:1] == b'{' else data
         return Encoded(cast('bytes | dict[str, bytes | Tail]', parts), Seen())
@@ -253,7 +268,7 @@ class Codec(Generic[T]):
         """Load all parts together, as the code of the class sees them. Not when there is a `Tail`."""
         if not any(isinstance(part, Tail) for part in parts.values()):
             data = join_object(cast('Mapping[str, bytes]', parts))
-            self._plan.coder.proven(value, data, self.path)
+            self._plan.coder.prove(value, data, self.path)
 
     def decode(self, parts: Parts) -> T:
         """Load a value. It shares nothing with any other.
@@ -332,10 +347,6 @@ def _first_other(
         if now is not was and _dumped(element, now, path) != _dumped(element, was, path):
             return index
     return None
-
-
-def _replaced(piece: bytes) -> bool:
-    return REPLACED in piece
 
 
 def _changed(pieces: list[bytes], before: bytes | bytearray | None) -> tuple[int, int]:

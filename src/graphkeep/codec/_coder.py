@@ -15,17 +15,20 @@ from pydantic_core import (
 )
 
 from ..errors import CodecError, LossyStateError
-from ._exact import Difference, difference
+from ._exact import Difference, Nothing, difference
 from ._schema import Schema, children, fields_of
 from ._surrogates import escaped_schema, from_marked, has_lone, to_marked
 
 __all__ = ('Coder', 'join_object', 'split_object')
 
-REPLACED = '\ufffd'.encode() * 3
+_REPLACED = '\ufffd'.encode() * 3
 """What pydantic makes of a lone surrogate in a dictionary key, without a word."""
 
 _BATCH = 1 << 20
 """Elements are loaded back in batches of about this many bytes, to keep the peak of memory low."""
+
+_MAX_LOCATED = 12
+"""Errors name places down to this depth."""
 
 
 class Coder:
@@ -107,16 +110,15 @@ class Coder:
             Exception: Whatever pydantic or the user's serializers raise.
         """
         try:
-            return self._serializer.to_json(value, by_alias=False, warnings='error')
+            data = self._serializer.to_json(value, by_alias=False, warnings='error')
         except PydanticSerializationError as error:
             if 'surrogates not allowed' not in str(error):
                 raise
-        return self._dump_escaped(value)
-
-    def _dump_escaped(self, value: Any) -> bytes:
-        return from_marked(
-            self._escaped._serializer.to_json(value, by_alias=False, warnings='error')
-        )
+        else:
+            if _REPLACED not in data:
+                return data
+        escaped = self._escaped._serializer
+        return from_marked(escaped.to_json(value, by_alias=False, warnings='error'))
 
     def load(self, data: bytes | bytearray) -> Any:
         """The value of a JSON text.
@@ -139,48 +141,32 @@ class Coder:
             validator = self._deep_validator
         return validator.validate_json(nested, by_alias=True, by_name=True)[0]
 
-    def proven(self, value: Any, data: bytes, path: str) -> bytes:
+    def prove(self, value: Any, data: bytes, path: str) -> None:
         """Load a dump back and compare.
 
-        Returns:
-            The dump; another one if only the slow path keeps the value.
-
         Raises:
             LossyStateError: What comes back is not the value.
         """
-        found = self._loss([value], [data], path, None)
-        if found is not None and REPLACED in data:
-            data = self._dump_escaped(value)
-            found = self._loss([value], [data], path, None)
-        if found is not None:
+        if found := self._loss([value], [data], path, None):
             raise _lossy(found)
-        return data
 
-    def proven_items(
+    def prove_items(
         self, values: Sequence[Any], pieces: Sequence[bytes], path: str, start: int
-    ) -> list[bytes]:
-        """`proven` for elements `start`, `start + 1`, … of the list at `path`.
+    ) -> None:
+        """`prove` for elements `start`, `start + 1`, … of the list at `path`.
 
         Raises:
             LossyStateError: What comes back is not the value.
         """
-        proven: list[bytes] = []
-        while (first := len(proven)) < len(values):
+        first = 0
+        while first < len(values):
             last, size = first, 0
             while last < len(values) and size < _BATCH:
                 size += len(pieces[last])
                 last += 1
-            batch = pieces[first:last]
-            found = self._loss(values[first:last], batch, path, start + first)
-            if found is None:
-                proven += batch
-            elif len(batch) == 1 or not any(REPLACED in piece for piece in batch):
+            if found := self._loss(values[first:last], pieces[first:last], path, start + first):
                 raise _lossy(found)
-            else:
-                for index in range(first, last):
-                    at = f'{path}[{start + index}]'
-                    proven.append(self.proven(values[index], pieces[index], at))
-        return proven
+            first = last
 
     def _loss(
         self, values: Sequence[Any], pieces: Sequence[bytes], path: str, start: int | None
@@ -193,6 +179,8 @@ class Coder:
             index = loc[0] if loc and isinstance(loc[0], int) else 0
             at = path if start is None else f'{path}[{start + index}]'
             at, value = follow(values[index], loc[1:], at)
+            if detail['type'] == 'missing':
+                at += f'.{loc[-1]}'
             raise LossyStateError(
                 f'`{at}` holds {_short(value)}, which would not load again: {detail["msg"]}. '
                 'Nothing was written. Change the value, or the type that is declared for it.',
@@ -249,7 +237,9 @@ def follow(value: Any, loc: Sequence[int | str], path: str) -> tuple[str, Any]:
 
 def undumpable(coder: Coder, value: Any, path: str, error: Exception) -> LossyStateError:
     """The error for a value that cannot be dumped, naming the innermost place."""
-    at, held, cause = _locate(coder, value, path, error, 0)
+    at, held, cause = path, value, error
+    if not any(text in str(error) for text in _WHOLE):
+        at, held, cause = _locate(coder, value, path, error, 0)
     return LossyStateError(
         f'`{at}` holds {_short(held)}, which cannot be stored: {_reason(cause)}. Nothing was '
         'written. Change the value or its declared type, or keep it in `deps`.',
@@ -260,7 +250,7 @@ def undumpable(coder: Coder, value: Any, path: str, error: Exception) -> LossySt
 def _locate(
     coder: Coder, value: Any, path: str, error: Exception, depth: int
 ) -> tuple[str, Any, Exception]:
-    if depth < 50:
+    if depth < _MAX_LOCATED:
         for at, schema, inner in _parts(coder, value, path):
             child = coder.of(schema)
             try:
@@ -296,36 +286,40 @@ def _parts(coder: Coder, value: Any, path: str) -> list[tuple[str, Schema, Any]]
     ]
 
 
+_WHOLE = {
+    'depth exceeded': 'it is nested too deeply',
+    'Circular reference': 'it contains itself (a circular reference)',
+}
+"""Errors that no single element is to blame for."""
+_EXPECTED = re.compile(r'PydanticSerializationUnexpectedValue\(Expected `(.+?)`( - |\)|, got)')
+
+
 def _reason(error: Exception) -> str:
     text = str(error)
-    if 'depth exceeded' in text:
-        return 'it is nested too deeply'
-    if 'Circular reference' in text:
-        return 'it contains itself (a circular reference)'
+    for known, reason in _WHOLE.items():
+        if known in text:
+            return reason
     if 'PairedSurrogatesError' in text:
         return 'JSON would make one character of a high and a low surrogate'
+    if expected := list(dict.fromkeys(match[1] for match in _EXPECTED.finditer(text))):
+        return f'the declared type is `{" | ".join(expected)}`'
     text = text.removeprefix('Error serializing to JSON: ')
-    text = text.removeprefix('Pydantic serializer warnings:\n')
     return ' '.join(text.split()).rstrip('.')
 
 
 def _lossy(found: Difference) -> LossyStateError:
     was, became = found.was, found.became
-    note = f' {found.note}' if found.note else ''
-    if type(was) is not type(became):
-        change = (
-            f'holds {_short(was)} ({_class(was)}), which would come back as {_short(became)} '
-            f'({_class(became)})'
-        )
-        if not note:
-            note = ' Declare the type that it has, or convert it before the step ends.'
+    note = found.note
+    change = f'holds {_short(was)}'
+    if isinstance(became, Nothing):
+        change += ', which would be lost'
+    elif type(was) is not type(became):
+        change += f' ({_class(was)}), which would come back as {_short(became)} ({_class(became)})'
+        note = note or 'Declare the type that it has, or convert it before the step ends.'
     else:
-        change = f'holds {_short(was)}, which would come back as {_short(became)}'
-        if not note:
-            note = ' Declare a type that JSON keeps, or keep the value in `deps`.'
-    return LossyStateError(
-        f'`{found.path}` {change}. Nothing was written.{note}', path=found.path
-    )
+        change += f', which would come back as {_short(became)}'
+    note = note or 'Declare a type that JSON keeps, or keep the value in `deps`.'
+    return LossyStateError(f'`{found.path}` {change}. Nothing was written. {note}', path=found.path)
 
 
 def _short(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 
-__all__ = ('Difference', 'difference')
+__all__ = ('Difference', 'Nothing', 'difference', 'undeclared')
 
 _MISSING = object()
 _PLAIN: frozenset[type] = frozenset({str, int, bool, bytes, type(None)})
@@ -86,12 +86,10 @@ def _in_order(was: Iterable[Any], became: Iterable[Any], path: str) -> Differenc
 
 
 def _mapping(was: dict[Any, Any], became: dict[Any, Any], path: str) -> Difference | None:
-    if len(was) != len(became):
-        return Difference(path, was, became)
     keys = {key: key for key in became}
     for key, a in was.items():
         if key not in keys:
-            return Difference(f'{path}[{key!r}]', a, _Nothing())
+            return Difference(f'{path}[{key!r}]', a, Nothing())
         other, b = keys[key], became[key]
         if found := difference(key, other, f'{path} (key {key!r})'):
             return found
@@ -99,6 +97,9 @@ def _mapping(was: dict[Any, Any], became: dict[Any, Any], path: str) -> Differen
             continue
         if found := difference(a, b, f'{path}[{key!r}]'):
             return found
+    for key in became:
+        if key not in was:
+            return Difference(path, was, became)
     return None
 
 
@@ -187,7 +188,7 @@ def _other(was: Any, became: Any, path: str) -> Difference | None:
     if isinstance(was, deque):
         held, back = cast('deque[Any]', was), cast('deque[Any]', became)
         if held.maxlen != back.maxlen:
-            note = 'Its maxlen is not stored: declare Annotated[deque[X], Field(max_length=n)].'
+            note = 'Its maxlen is not stored: cut it in your steps instead.'
             return Difference(path, held, back, note)
         return _in_order(held, back, path)
     if isinstance(was, defaultdict):
@@ -218,9 +219,11 @@ def _state(value: object) -> dict[str, Any] | None:
 
 
 def _shown(value: object) -> object:
-    return _Nothing() if value is _MISSING else value
+    return Nothing() if value is _MISSING else value
 
 
-class _Nothing:
+class Nothing:
+    """What came back where nothing did."""
+
     def __repr__(self) -> str:
         return 'nothing'

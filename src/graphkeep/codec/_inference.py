@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import sys
 import typing
 from collections.abc import Iterable, Mapping
@@ -58,9 +56,7 @@ def infer_types(
             if not _says_nothing(end) and not _is_never(end) and end not in ends:
                 ends.append(end)
     if end_type is UNSET:
-        end_type = functools.reduce(operator.or_, map(_orable, ends)) if len(ends) > 1 else (
-            ends[0] if ends else None
-        )
+        end_type = cast('Any', typing.Union)[tuple(ends)] if ends else None
     return None if state_type is UNSET else state_type, end_type
 
 
@@ -127,6 +123,3 @@ def _says_nothing(type_: Any) -> bool:
 def _is_never(type_: Any) -> bool:
     return type_ in (typing.Never, typing.NoReturn, typing_extensions.Never)
 
-
-def _orable(type_: Any) -> Any:
-    return type(None) if type_ is None else typing.Union[type_]  # noqa: UP007

@@ -55,6 +55,8 @@ class Plan:
     """Code of the class runs when it is loaded: parts alone cannot tell what comes back."""
     opaque: bool
     """The class has fields that are never dumped: their loss shows in no byte."""
+    declared: frozenset[str] = frozenset()
+    """The names of all fields."""
     proven: set[type] = field(default_factory=set[type])
     """Classes of values that were loaded back as a whole once."""
 
@@ -106,7 +108,7 @@ def _make(type_: Any, path: str, namespace: Mapping[str, Any] | None) -> Plan:
             opaque = True
         else:
             fields.append(_field(name, each, own_fields[name], coder, raw_definitions, path))
-    return Plan(coder, certain, cls, tuple(fields), hooked=hooked, opaque=opaque)
+    return Plan(coder, certain, cls, tuple(fields), hooked, opaque, frozenset(own_fields))
 
 
 def _class_schema(coder: Coder) -> tuple[Schema | None, bool]:

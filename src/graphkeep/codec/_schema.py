@@ -92,8 +92,9 @@ def _put_it_in_deps(path: str, what: Any) -> str:
 def _shown(type_: Any) -> str:
     if isinstance(type_, str):
         return type_
-    if isinstance(type_, type) and not typing.get_args(type_):
-        return f'`{type_.__module__}.{type_.__qualname__}`'
+    name = getattr(type_, '__qualname__', None)
+    if name is not None and not typing.get_args(type_):
+        return f'`{type_.__module__}.{name}`'
     return f'`{type_}`'
 
 
@@ -323,6 +324,10 @@ def _canonical(node: Any, definitions: Mapping[str, Schema], *, key: bool = Fals
     kind = copy.get('type')
     if not isinstance(kind, str):
         return copy
+    if kind == 'json' and 'schema' in copy and 'serialization' not in copy:
+        # `Json[T]` holds a `T`; that is what is stored, not a JSON text in a JSON string.
+        inner = cast('Schema', copy['schema'])
+        return inner | {'ref': copy['ref']} if 'ref' in copy else inner
     if kind == 'json-or-python' and 'serialization' not in copy:
         # In a union it would take any value for its own when it is dumped.
         inner = cast('Schema', copy['json_schema'])

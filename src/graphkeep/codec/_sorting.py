@@ -21,9 +21,7 @@ def sort_items(value: Any, handler: Any, info: Any) -> Any:
         A list of the items as JSON values; in Python mode what pydantic makes.
     """
     if not isinstance(value, (set, frozenset)):
-        raise PydanticSerializationUnexpectedValue(
-            f'Expected `set` or `frozenset`, got `{type(value).__name__}`'
-        )
+        raise PydanticSerializationUnexpectedValue(f'Expected `set`, got {type(value).__name__}')
     items = handler(value)
     if info.mode != 'json':
         return items
@@ -40,9 +38,7 @@ def order_keys(declared: tuple[str, ...], value: Any, handler: Any, info: Any) -
         info: Unused.
     """
     if not isinstance(value, dict):
-        raise PydanticSerializationUnexpectedValue(
-            f'Expected `dict`, got `{type(value).__name__}`'
-        )
+        raise PydanticSerializationUnexpectedValue(f'Expected `dict`, got {type(value).__name__}')
     held = cast('dict[Any, Any]', value)
     ordered = {name: held[name] for name in declared if name in held}
     return handler(ordered | held)
