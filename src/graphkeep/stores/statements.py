@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 __all__ = ('check_prefix', 'load', 'migrations')
 
+_SQL = files('graphkeep.stores').joinpath('sql')
 _PREFIX = re.compile(r'[a-z_][a-z0-9_]{0,31}')
 _NAME = re.compile(r'--\s*name:\s*([a-z][a-z0-9_]*)\s*')
 
@@ -30,7 +31,7 @@ def load(filename: str, *, prefix: str) -> Mapping[str, str]:
         ValueError: `prefix` is not a plain identifier.
     """
     check_prefix(prefix)
-    text = files(__package__).joinpath('sql', filename).read_text(encoding='utf-8')
+    text = _SQL.joinpath(filename).read_text(encoding='utf-8')
     return MappingProxyType(
         {name: sql.replace('{prefix}', prefix) for name, sql in _split(text, filename).items()}
     )
@@ -45,7 +46,7 @@ def migrations(database: str, *, prefix: str) -> Mapping[int, tuple[str, ...]]:
     check_prefix(prefix)
     pattern = re.compile(rf'{re.escape(database)}_v(\d+)\.sql')
     found: dict[int, tuple[str, ...]] = {}
-    for file in files(__package__).joinpath('sql').iterdir():
+    for file in _SQL.iterdir():
         if match := pattern.fullmatch(file.name):
             found[int(match[1])] = tuple(load(file.name, prefix=prefix).values())
     return MappingProxyType(dict(sorted(found.items())))

@@ -1,0 +1,304 @@
+"""What a SQLite store does to its tables. Synchronous: this runs in the threads of the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from ..errors import (
+    DamagedRunError,
+    LeaseLostError,
+    RunBusyError,
+    RunExistsError,
+    RunNotFoundError,
+    StoreError,
+    StoreUnavailableError,
+)
+from ..runs import Claim, Claimed, ClaimRequest, Commit, Draft, NewRun, Run, RunQuery, Snapshot
+from ..store import not_claimable, refused_claim
+from .sqlite_connections import Reader, Writer
+from .sqlite_file import SQLiteFile
+from .sqlite_rows import clock, micros, run_of, snapshots_of, stamp, to_json
+
+__all__ = ('SQLiteRuns',)
+
+logger = logging.getLogger('graphkeep')
+
+_LAST = 2**63 - 1
+"""The highest seq, and the latest time, that SQLite can store."""
+_REFUSED = (sqlite3.Error, OverflowError)
+"""What Python's driver raises; `OverflowError` for what is bigger than SQLite's own limit."""
+
+
+class SQLiteRuns:
+    """The tables of one store. The methods are the hooks of `Store`, which says what each does."""
+
+    def __init__(self, file: SQLiteFile) -> None:
+        self._file = file
+        self._sql = file.statements
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def create(self, writer: Writer, run: NewRun, draft: Draft) -> Run:
+        """As `Store._create`."""
+        with writer.transaction(size=len(draft.data)) as connection:
+            now = clock()
+            values = (
+                run.run_id,
+                run.graph,
+                'ready' if run.owner is None else 'running',
+                draft.seq,
+                now,
+                run.owner,
+                None if run.owner is None else now + micros(run.ttl),
+                run.nonce,
+                to_json(dict(run.labels)),
+                run.parent_run_id,
+                run.parent_seq,
+            )
+            if connection.execute(self._sql['create_run'], values).rowcount == 1:
+                self._insert(connection, run.run_id, draft, now)
+            elif self._nonce(connection, run.run_id) != run.nonce:
+                there = self._run(connection, run.run_id, now)
+                raise RunExistsError(run_id=run.run_id, status=there.status)
+            return self._run(connection, run.run_id, now)
+
+    def claim(self, writer: Writer, request: ClaimRequest) -> Claimed:
+        """As `Store._claim`."""
+        run_id = request.run_id
+        with writer.transaction() as connection:
+            now = clock()
+            values = (
+                run_id,
+                request.owner,
+                now + micros(request.ttl),
+                request.nonce,
+                now,
+                request.expected_seq,
+                request.expected_epoch,
+                json.dumps(request.allow),
+            )
+            if (
+                connection.execute(self._sql['claim'], values).rowcount == 0
+                and self._nonce(connection, run_id) != request.nonce
+            ):
+                raise refused_claim(request, self.find_one(connection, run_id, now))
+            run = self._run(connection, run_id, now)
+            snapshots: tuple[Snapshot, ...] = ()
+            if request.expected_seq is None:
+                snapshots = self._snapshots(connection, run_id, run.full_seq, run.seq)
+        claim = Claim(run_id=run_id, owner=request.owner, epoch=run.epoch)
+        # With a lease of zero it has passed already: its holder sees it as it was given.
+        return Claimed(claim=claim, run=replace(run, interrupted=False), snapshots=snapshots)
+
+    def append(self, writer: Writer, commits: Sequence[Commit]) -> list[BaseException | None]:
+        """As `Store._append`."""
+        try:
+            return self._append_together(writer, commits)
+        except _REFUSED as e:
+            # Where nothing can be written now the batch is tried again as a whole: the nonces tell
+            # what went through meanwhile.
+            if isinstance(self._file.explain(e), StoreUnavailableError):
+                raise
+            if len(commits) == 1:
+                return [self._refusal(commits[0], e)]
+        # The whole batch is undone, by a full disk for instance. Each alone: some may have room.
+        return [self.append(writer, (commit,))[0] for commit in commits]
+
+    def _append_together(
+        self, writer: Writer, commits: Sequence[Commit]
+    ) -> list[BaseException | None]:
+        size = sum([len(commit.draft.data) for commit in commits])
+        with writer.transaction(size=size) as connection:
+            now = clock()
+            if len(commits) == 1:
+                return [self._append_one(connection, commits[0], now)]
+            results: list[BaseException | None] = []
+            for commit in commits:
+                connection.execute('SAVEPOINT one')
+                try:
+                    results.append(self._append_one(connection, commit, now))
+                except _REFUSED as e:
+                    if not connection.in_transaction:
+                        # SQLite has rolled back everything, also the commits before this one.
+                        raise
+                    connection.execute('ROLLBACK TO one')
+                    results.append(self._refusal(commit, e))
+                connection.execute('RELEASE one')
+            return results
+
+    def _append_one(
+        self, connection: sqlite3.Connection, commit: Commit, now: int
+    ) -> LeaseLostError | None:
+        claim, draft = commit.claim, commit.draft
+        stays = commit.status == 'running'
+        values = (
+            claim.run_id,
+            claim.epoch,
+            draft.seq - 1,
+            draft.seq,
+            draft.kind,
+            commit.nonce,
+            None if draft.error is None else to_json(draft.error),
+            now,
+            now + micros(commit.ttl) if stays else commit.status,
+        )
+        statement = self._sql['append_running' if stays else 'append_leaving']
+        if connection.execute(statement, values).rowcount == 0:
+            if self._nonce(connection, claim.run_id) == commit.nonce:
+                return None
+            return LeaseLostError(run_id=claim.run_id, epoch=claim.epoch)
+        self._insert(connection, claim.run_id, draft, now)
+        if commit.history == 'latest' and draft.kind == 'full':
+            connection.execute(self._sql['drop_older'], (claim.run_id, draft.seq))
+        return None
+
+    def _refusal(
+        self, commit: Commit, error: sqlite3.Error | OverflowError
+    ) -> StoreError | DamagedRunError:
+        if isinstance(error, sqlite3.IntegrityError):
+            return DamagedRunError(
+                run_id=commit.claim.run_id,
+                seq=commit.draft.seq,
+                reason=f'it was to be written now, and its place is taken ({error})',
+            )
+        return self._file.explain(error)
+
+    def renew(
+        self, writer: Writer, claims: Sequence[Claim], ttl: float
+    ) -> list[BaseException | None]:
+        """As `Store._renew`."""
+        with writer.transaction() as connection:
+            until = clock() + micros(ttl)
+            results: list[BaseException | None] = []
+            for claim in claims:
+                values = (claim.run_id, claim.epoch, until)
+                held = connection.execute(self._sql['renew'], values).rowcount == 1
+                lost = LeaseLostError(run_id=claim.run_id, epoch=claim.epoch)
+                results.append(None if held else lost)
+            return results
+
+    def release(self, writer: Writer, claim: Claim) -> None:
+        """As `Store._release`."""
+        with writer.transaction() as connection:
+            connection.execute(self._sql['release'], (claim.run_id, claim.epoch, clock()))
+
+    def cancel(self, writer: Writer, run_id: str) -> Run:
+        """As `Store._cancel`."""
+        with writer.transaction() as connection:
+            now = clock()
+            connection.execute(self._sql['cancel'], (run_id, now))
+            run = self._run(connection, run_id, now)
+            if run.status == 'done':
+                raise not_claimable(run)
+            return run
+
+    def delete(self, writer: Writer, run_id: str, *, force: bool) -> None:
+        """As `Store._delete`."""
+        with writer.transaction() as connection:
+            now = clock()
+            if connection.execute(self._sql['delete_run'], (run_id, now, force)).rowcount == 0:
+                run = self._run(connection, run_id, now)
+                raise RunBusyError(
+                    run_id=run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
+                )
+            connection.execute(self._sql['delete_snapshots'], (run_id,))
+
+    def _insert(self, connection: sqlite3.Connection, run_id: str, draft: Draft, now: int) -> None:
+        values = (
+            run_id,
+            draft.seq,
+            draft.kind,
+            draft.event,
+            draft.data,
+            draft.node,
+            draft.task,
+            None if draft.started_at is None else stamp(draft.started_at),
+            draft.duration,
+            None if draft.error is None else to_json(draft.error),
+            now,
+        )
+        connection.execute(self._sql['insert_snapshot'], values)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def header(self, reader: Reader, run_id: str) -> Run | None:
+        """As `Store._header`."""
+        return self.find_one(reader.connection, run_id, clock())
+
+    def read(
+        self, reader: Reader, run_id: str, at: int | None
+    ) -> tuple[Run, tuple[Snapshot, ...]] | None:
+        """As `Store._read`."""
+        with reader.snapshot() as connection:
+            run = self.find_one(connection, run_id, clock())
+            if run is None:
+                return None
+            last = run.seq if at is None else at
+            first = run.full_seq
+            if last < first:
+                row = connection.execute(self._sql['select_full_seq'], (run_id, last)).fetchone()
+                if row[0] is None:
+                    return run, ()
+                first = row[0]
+            return run, self._snapshots(connection, run_id, first, last)
+
+    def history(self, reader: Reader, run_id: str, after: int, limit: int) -> tuple[Snapshot, ...]:
+        """As `Store._history`."""
+        return self._snapshots(reader.connection, run_id, after + 1, _LAST, limit)
+
+    def find(self, reader: Reader, query: RunQuery) -> list[Run]:
+        """As `Store._find`."""
+        now = clock()
+        created_at, run_id = query.after or (None, '')
+        before = query.updated_before
+        values = (
+            _LAST if created_at is None else stamp(created_at),
+            run_id,
+            json.dumps(query.status) if query.status else None,
+            query.graph,
+            query.parent_run_id,
+            None if before is None else stamp(before),
+            query.interrupted,
+            now,
+            to_json(dict(query.labels)) if query.labels else None,
+        )
+        unfinished = query.interrupted or (query.status and 'done' not in query.status)
+        statement = self._sql['find_unfinished' if unfinished else 'find_runs']
+        found: list[Run] = []
+        with closing(reader.connection.execute(statement, values)) as rows:
+            for row in rows:
+                try:
+                    found.append(run_of(row, now))
+                except DamagedRunError as e:
+                    # One damaged header does not hide the other runs.
+                    logger.warning('left out of a list of runs: %s', e)
+                if len(found) == query.limit:
+                    break
+        return found
+
+    def find_one(self, connection: sqlite3.Connection, run_id: str, now: int) -> Run | None:
+        """The header of a run."""
+        row = connection.execute(self._sql['select_run'], (run_id,)).fetchone()
+        return None if row is None else run_of(row, now)
+
+    def _run(self, connection: sqlite3.Connection, run_id: str, now: int) -> Run:
+        run = self.find_one(connection, run_id, now)
+        if run is None:
+            raise RunNotFoundError(run_id=run_id)
+        return run
+
+    def _nonce(self, connection: sqlite3.Connection, run_id: str) -> str | None:
+        row = connection.execute(self._sql['select_nonce'], (run_id,)).fetchone()
+        return None if row is None else row[0]
+
+    def _snapshots(
+        self, connection: sqlite3.Connection, run_id: str, first: int, last: int, limit: int = -1
+    ) -> tuple[Snapshot, ...]:
+        values = (run_id, first, last, limit)
+        rows = connection.execute(self._sql['select_snapshots'], values).fetchall()
+        return snapshots_of(run_id, rows)
