@@ -69,6 +69,10 @@ class CommitQueue:
                 batch = self._take()
                 try:
                     results = await self._write([commit for commit, _ in batch])
+                    if len(results) != len(batch):
+                        raise RuntimeError(
+                            f'a store gave {len(results)} results for {len(batch)} commits'
+                        )
                 except Exception as e:  # noqa: BLE001 - every waiter gets it
                     results = [e] * len(batch)
                 for (_, written), error in zip(batch, results, strict=True):

@@ -53,11 +53,12 @@ class Hooks(ABC):
     async def _claim(self, request: ClaimRequest) -> Claimed:
         """Make the run `running` for the owner, with epoch + 1 and a new lease.
 
-        Checked in this order: the run exists (`RunNotFoundError`); its nonce is ours (a retry: it
-        is claimed already); it is at `expected_seq` if given (`RunMovedError`); it may be claimed
-        (`RunBusyError`, `RunStatusError`). `refused_claim` makes these errors from a header. The
-        reply has the snapshots from the newest full one on, read in the same transaction, unless
-        `expected_seq` was given.
+        Checked in this order: the run exists (`RunNotFoundError`); it is `running` with our nonce
+        (a retry: it is claimed already; a cancel in between leaves the nonce, but not the status);
+        it is at `expected_seq` if given (`RunMovedError`); it may be claimed (`RunBusyError`,
+        `RunStatusError`). `refused_claim` makes these errors from a header. The reply has the
+        snapshots from the newest full one on, read in the same transaction, unless `expected_seq`
+        was given.
         """
 
     @abstractmethod

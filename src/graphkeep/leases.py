@@ -174,6 +174,7 @@ class LeaseKeeper:
         for lease, error in zip(leases, results, strict=True):
             if error is None:
                 lease.renewed_at = started
-            else:
+            elif lease.valid and not lease.writing:
+                # Otherwise a commit has ended the claim meanwhile, or will say how it stands.
                 logger.warning('%s', error)
                 self.drop(lease)

@@ -11,7 +11,13 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from . import owner as owners
-from .errors import RunBusyError, RunNotFoundError, StoreClosedError, StoreUnavailableError
+from .errors import (
+    DamagedRunError,
+    RunBusyError,
+    RunNotFoundError,
+    StoreClosedError,
+    StoreUnavailableError,
+)
 from .grouping import CommitQueue
 from .history import Replay, assemble
 from .hooks import Hooks, new_nonce
@@ -77,7 +83,7 @@ class Port(Hooks):
         self.heartbeat = heartbeat
         self.history: Literal['all', 'latest'] = history
         self.retry = retry
-        self._state: Literal['new', 'open', 'closed'] = 'new'
+        self._state: Literal['new', 'open', 'closing', 'closed'] = 'new'
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
@@ -114,47 +120,58 @@ class Port(Hooks):
             SchemaError: The schema may not be created, or is newer than this graphkeep.
             StoreClosedError: The store was closed, or belongs to another process or event loop.
         """
-        if self._state == 'open' and self._pid == os.getpid():
+        if self._pid != os.getpid():
+            raise StoreClosedError(
+                f'{self!r} was inherited through fork(). Open a store of its own in each process.'
+            )
+        if self._state == 'open':
             if self._loop is asyncio.get_running_loop():
                 return
             raise StoreClosedError(
                 f'{self!r} was opened in another event loop. Open one store for each event loop.'
             )
-        if self._pid != os.getpid():
-            raise StoreClosedError(
-                f'{self!r} was inherited through fork(). Open a store of its own in each process.'
-            )
-        if self._state == 'closed':
-            raise StoreClosedError(f'{self!r} has been closed. Open a new one with open_store().')
+        self._refuse_closed()
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
+            self._refuse_closed()
             if self._state == 'new':
                 await self._retrying(self._open)
+                try:
+                    self._refuse_closed()
+                except StoreClosedError:
+                    # Closed while it was opening: nobody else knows what has just been opened.
+                    await to_its_end(self._close(), bound=self.retry + 5.0)
+                    raise
                 self._loop = asyncio.get_running_loop()
                 self._state = 'open'
 
+    def _refuse_closed(self) -> None:
+        if self._state in ('closing', 'closed'):
+            raise StoreClosedError(f'{self!r} has been closed. Open a new one with open_store().')
+
     async def close(self) -> None:
-        """Give up every claim, write out what was handed in, and let go of the database. Calling it
+        """Write out what was handed in, give up every claim, and let go of the database. Calling it
         twice is fine.
         """
-        if self._state == 'closed':
+        if self._state in ('closing', 'closed'):
             return
-        was_open = self._state == 'open'
-        inherited = self._pid != os.getpid()
-        foreign_loop = self._loop is not None and self._loop is not asyncio.get_running_loop()
-        self._state = 'closed'
-        if not was_open or inherited:
+        if self._state == 'new' or self._pid != os.getpid():
+            self._state = 'closed'
             return
-        ending = await to_its_end(self._shut_down(tidy=not foreign_loop), bound=self.retry + 5.0)
+        self._state = 'closing'
+        tidy = self._loop is asyncio.get_running_loop()
+        ending = await to_its_end(self._shut_down(tidy=tidy), bound=self.retry + 5.0)
         ending.unwrap()
 
     async def _shut_down(self, *, tidy: bool) -> None:
         try:
             if tidy:
-                await self.leases.close()
+                # In this order: a commit that waits its turn needs the claim it was made under.
                 await self._queue.flush()
+                await self.leases.close()
         finally:
+            self._state = 'closed'
             await self._close()
 
     # --- runs, for front ends ---------------------------------------------------------------------
@@ -229,7 +246,7 @@ class Port(Hooks):
 
     async def release(self, claim: Claim) -> None:
         """Give a claim up: a `running` run becomes `ready`. A claim that was lost is no error."""
-        if self._state != 'closed':
+        if self._state != 'closing':
             await self.open()
         await self._retrying(lambda: self._release(claim))
 
@@ -243,6 +260,8 @@ class Port(Hooks):
         run, snapshots = found
         if at is not None and not 0 <= at <= run.seq:
             raise ValueError(f'run {run_id!r} has snapshots 0 to {run.seq}, there is no {at}')
+        if not snapshots and (at is None or at >= run.full_seq):
+            raise DamagedRunError(run_id=run_id, seq=run.full_seq, reason='it is missing')
         return run, assemble(run_id, snapshots, at=run.seq if at is None else at)
 
     async def find(self, query: RunQuery) -> list[Run]:

@@ -15,6 +15,8 @@ __all__ = ('Ending', 'ending_of', 'to_its_end')
 
 T = TypeVar('T')
 
+_running: set[asyncio.Future[Any]] = set()
+
 
 class Ending(Generic[T]):
     """How an awaited write ended, and whether its waiter was cancelled meanwhile."""
@@ -55,7 +57,11 @@ async def to_its_end(write: Coroutine[Any, Any, T], *, bound: float) -> Ending[T
     Returns:
         How it ended. This never raises.
     """
-    return await ending_of(asyncio.ensure_future(write), bound=bound)
+    task = asyncio.ensure_future(write)
+    # The loop itself has only a weak reference to a task, and we may leave before it ends.
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    return await ending_of(task, bound=bound)
 
 
 async def ending_of(future: asyncio.Future[T], *, bound: float) -> Ending[T]:

@@ -219,7 +219,19 @@ class Store(Port):
         """
         check_run_id(run_id)
         await self.open()
-        await self._retrying(lambda: self._delete(run_id, force))
+        tries = 0
+
+        async def delete() -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                await self._delete(run_id, force)
+            except RunNotFoundError:
+                # Gone at a later try: the earlier one removed it, and only its reply was lost.
+                if tries == 1:
+                    raise
+
+        await self._retrying(delete)
 
     async def prune(
         self,

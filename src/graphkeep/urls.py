@@ -20,9 +20,12 @@ def open_store(url: str, **options: Any) -> Store:
 
     Raises:
         ValueError: The URL names no store that there is.
+        TypeError: It is not a string.
         MissingDriverError: The driver of that database is not installed; says which extra brings
             it.
     """
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f'the URL of a store must be a string, got {type(url).__name__}')
     scheme = url.partition(':')[0].lower()
     if scheme == 'memory':
         from .stores.memory import MemoryStore
@@ -54,13 +57,22 @@ def open_store(url: str, **options: Any) -> Store:
 
 
 def safe_url(url: object) -> str:
-    """`url` as it may be shown: without password, user and query."""
+    """`url` as it may be shown: without user, password, query and fragment.
+
+    Where a password may have slipped out of its place (a `/`, `?` or `#` in it that was not escaped
+    ends the host early), only the scheme is shown.
+    """
     if not isinstance(url, str):
         return type(url).__name__
     try:
         parts = urlsplit(url)
-        host = parts.netloc.rpartition('@')[2]
-        hidden = '***@' if '@' in parts.netloc else ''
-        return f'{parts.scheme}://{hidden}{host}{parts.path}' if parts.scheme else '…'
     except ValueError:
         return '…'
+    if not parts.scheme:
+        return '…'
+    place = f'{parts.scheme}://{parts.netloc.rpartition("@")[2]}{parts.path}'
+    if parts.scheme == 'sqlite' and not parts.netloc:
+        return place
+    if '@' in f'{parts.path}{parts.query}{parts.fragment}':
+        return f'{parts.scheme}://…'
+    return place.replace('://', '://***@', 1) if '@' in parts.netloc else place

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -33,7 +33,7 @@ _named: WeakValueDictionary[str, _Data] = WeakValueDictionary()
 
 
 def _now() -> datetime:
-    return datetime.now(tz=timezone.utc)
+    return datetime.now(tz=UTC)
 
 
 class MemoryStore(Store):
@@ -98,7 +98,7 @@ class MemoryStore(Store):
         if row is None:
             raise RunNotFoundError(run_id=request.run_id)
         run, now = self._seen(row.run), self._clock()
-        if row.nonce != request.nonce:
+        if run.status != 'running' or row.nonce != request.nonce:
             moved = request.expected_seq is not None and run.seq != request.expected_seq
             free = run.interrupted or request.expected_epoch == run.epoch
             if moved or not (free if run.status == 'running' else run.status in request.allow):
@@ -231,7 +231,7 @@ def _snapshot(draft: Draft, now: datetime) -> Snapshot:
         data=draft.data,
         node=draft.node,
         task=draft.task,
-        started_at=draft.started_at,
+        started_at=None if draft.started_at is None else draft.started_at.astimezone(UTC),
         duration=draft.duration,
         error=draft.error,
         created_at=now,

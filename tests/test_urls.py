@@ -1,0 +1,86 @@
+"""A store from a URL, and what may be shown of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from graphkeep.stores.memory import MemoryStore
+from graphkeep.testing import Worker
+from graphkeep.urls import open_store, safe_url
+
+
+@pytest.mark.parametrize(
+    ('url', 'shown'),
+    [
+        ('sqlite:///runs.db', 'sqlite:///runs.db'),
+        ('sqlite:////var/lib/me@home/runs.db', 'sqlite:////var/lib/me@home/runs.db'),
+        ('postgresql://host/db', 'postgresql://host/db'),
+        ('postgresql://me:secret@host:5432/db', 'postgresql://***@host:5432/db'),
+        ('postgresql://me@host/db?password=secret', 'postgresql://***@host/db'),
+        ('postgresql:///db?host=/run&password=secret', 'postgresql:///db'),
+        ('redis://:secret@host/0', 'redis://***@host/0'),
+        ('redis://me:se@cret@host/0', 'redis://***@host/0'),
+        ('rediss://:secret@[::1]:6379/0#x', 'rediss://***@[::1]:6379/0'),
+        ('REDIS://:secret@host', 'redis://***@host'),
+        # A password that was not escaped ends the host early.
+        ('postgresql://me:sec/ret@host/db', 'postgresql://…'),
+        ('postgresql://me:sec?ret@host/db', 'postgresql://…'),
+        ('postgresql://me:sec#ret@host/db', 'postgresql://…'),
+        ('redis://host/0?password=sec@ret', 'redis://…'),
+        ('redis:me:secret@host', 'redis://…'),
+        ('postgresql://me:[secret@host', '…'),
+        ('host=localhost password=secret', '…'),
+        ('secret', '…'),
+        ('', '…'),
+        (None, 'NoneType'),
+        (b'redis://:secret@host', 'bytes'),
+    ],
+)
+def test_a_url_is_shown_without_its_secrets(url: object, shown: str) -> None:
+    assert safe_url(url) == shown
+    assert 'secret' not in safe_url(url)
+
+
+@pytest.mark.parametrize(
+    'url', ['', 'runs.db', 'mysql://me:secret@host/db', 'sqlite3:///x', ':memory:']
+)
+def test_a_url_without_a_store_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match='no store for') as caught:
+        open_store(url)
+    assert 'secret' not in str(caught.value)
+
+
+@pytest.mark.parametrize('url', [None, 5, b'sqlite:///runs.db'])
+def test_what_is_not_a_text_is_no_url(url: str) -> None:
+    with pytest.raises(TypeError, match=type(url).__name__):
+        open_store(url)
+
+
+def test_options_reach_the_store() -> None:
+    store = open_store('memory://', lease=7.0, heartbeat=2.0, history='latest', retry=1.5)
+    assert isinstance(store, MemoryStore)
+    assert (store.lease, store.heartbeat, store.history, store.retry) == (7.0, 2.0, 'latest', 1.5)
+    with pytest.raises(TypeError):
+        open_store('memory://', no_such_option=1)
+
+
+async def test_memory_stores_of_one_name_share_their_runs() -> None:
+    async with open_store('memory://one') as one, open_store('MEMORY://one') as same:
+        await Worker(one).create()
+        assert len(await same.runs()) == 1
+        async with open_store('memory://two') as two, open_store('memory://') as alone:
+            assert await two.runs() == []
+            assert await alone.runs() == []
+
+
+def test_a_url_is_understood_without_a_driver() -> None:
+    code = (
+        'import sys; from graphkeep.urls import open_store; open_store("memory://");'
+        'open_store("sqlite:///unused.db");'
+        'print([m for m in ("asyncpg", "redis", "pytest", "hypothesis") if m in sys.modules])'
+    )
+    found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == '[]'
