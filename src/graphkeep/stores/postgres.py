@@ -1,0 +1,335 @@
+"""Runs in PostgreSQL 14 or newer, with asyncpg."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import asyncpg  # pyright: ignore[reportMissingTypeStubs]
+
+from ..errors import (
+    DamagedRunError,
+    LeaseLostError,
+    RunBusyError,
+    RunExistsError,
+    RunNotFoundError,
+    StoreError,
+    StoreUnavailableError,
+)
+from ..runs import Claim, Claimed, ClaimRequest, Commit, Draft, NewRun, Run, RunQuery, Snapshot
+from ..store import Store, not_claimable, refused_claim
+from .postgres_errors import is_damage
+from .postgres_pool import Connection, Connections, PoolOptions, check_url
+from .postgres_rows import commit_row, create_row, read_snapshots, run_of, snapshots_of
+from .postgres_schema import set_up
+from .statements import load
+
+__all__ = ('PostgresStore',)
+
+_HEADER, _STATUS, _NONCE = -1, 2, -1
+"""The columns of the header in the first row of `read_run`, and of two values in a header."""
+
+
+class PostgresStore(Store):
+    """A store in a PostgreSQL database.
+
+    What changes a run is one transaction each. Nothing depends on the session.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        pool: asyncpg.Pool | None = None,
+        table_prefix: str = 'graphkeep',
+        min_size: int | None = None,
+        max_size: int | None = None,
+        statement_cache_size: int | None = None,
+        command_timeout: float | None = None,
+        **options: Any,
+    ) -> None:
+        """Describe a store; it connects at its first use.
+
+        Args:
+            url: `postgresql://user:password@host:5432/database?…`, with the parameters of asyncpg,
+                such as `sslmode`, `target_session_attrs` and `search_path`.
+            pool: Your own pool, instead of `url`: it is used as it is, and you close it, after the
+                store. Each call takes a connection and gives it back; asyncpg then resets it, which
+                costs a round trip more than a URL does.
+            table_prefix: The tables are `<table_prefix>_runs` and so on: 1 to 32 lower-case
+                letters, digits and underscores.
+            min_size: Connections that stay open; 0 if omitted.
+            max_size: Most connections; 10 if omitted.
+            statement_cache_size: Prepared statements a connection; 100 if omitted. Must be 0 behind
+                pgbouncer in transaction mode.
+            command_timeout: Seconds after which a statement without an answer counts as lost, and
+                is tried again; 30 if omitted.
+            **options: As for every store: `lease`, `heartbeat`, `history`, `retry`.
+
+        Raises:
+            ValueError: The URL or the prefix cannot be used.
+            TypeError: Not exactly one of `url` and `pool` is given, or options of a pool of our own
+                together with yours.
+        """
+        super().__init__(**options)
+        given = {
+            'min_size': min_size,
+            'max_size': max_size,
+            'statement_cache_size': statement_cache_size,
+            'command_timeout': command_timeout,
+        }
+        own: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        if (url is None) == (pool is None):
+            raise TypeError('give PostgresStore a url or a pool')
+        if pool is not None and own:
+            raise TypeError(f'{", ".join(own)}: set these where your pool is made')
+        self._prefix = table_prefix
+        self._sql = load('postgres_runs.sql', prefix=table_prefix)
+        self._db = Connections(
+            url=None if url is None else check_url(url),
+            pool=pool,
+            options=PoolOptions(**own),
+            prefix=table_prefix,
+        )
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """The store that `url` names. Arguments and errors as for the class."""
+        return cls(url, **options)
+
+    def __repr__(self) -> str:
+        return f'<PostgresStore at {self._db.where}>'
+
+    async def _open(self) -> None:
+        await self._db.open()
+        try:
+            async with self._db.acquire(writes=False) as connection:
+                await set_up(connection, prefix=self._prefix, where=self._db.where)
+        except BaseException:
+            await self._db.close()
+            raise
+
+    async def _close(self) -> None:
+        await self._db.close()
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def _create(self, run: NewRun, draft: Draft) -> Run:
+        async with self._db.acquire(writes=True) as connection:
+            while True:
+                row = await connection.fetchrow(self._sql['create_run'], *create_row(run, draft))
+                if row is not None:
+                    return run_of(row)
+                row = await connection.fetchrow(self._sql['select_run'], run.run_id)
+                if row is not None and row[_NONCE] == run.nonce:
+                    return run_of(row)
+                if row is not None:
+                    raise RunExistsError(run_id=run.run_id, status=run_of(row).status)
+
+    async def _claim(self, request: ClaimRequest) -> Claimed:
+        run_id = request.run_id
+        async with self._reading(run_id, writes=True) as connection:
+            while True:
+                rows = await connection.fetch(
+                    self._sql['claim_run'],
+                    run_id,
+                    request.owner,
+                    request.ttl,
+                    request.nonce,
+                    request.expected_seq,
+                    request.expected_epoch,
+                    request.allow,
+                )
+                if rows and _is_whole(rows, request):
+                    break
+                row = await connection.fetchrow(self._sql['select_run'], run_id)
+                run = None if row is None else run_of(row)
+                if row is not None and row[_NONCE] == request.nonce and row[_STATUS] == 'running':
+                    rows = await connection.fetch(self._sql['read_run'], run_id, None)
+                    break
+                if run is None or not _may_claim(request, run):
+                    raise refused_claim(request, run)
+        run = run_of(rows[0][_HEADER])
+        snapshots = () if request.expected_seq is not None else read_snapshots(rows[1:])
+        return Claimed(claim=run.claim(), run=run, snapshots=snapshots)
+
+    async def _append(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
+        try:
+            written = await self._write(commits)
+        except StoreUnavailableError:
+            raise
+        except StoreError as e:
+            if len(commits) == 1:
+                return [e]
+            # One that the server refuses takes all of its transaction with it.
+            return [(await self._append([commit]))[0] for commit in commits]
+        return [
+            None
+            if commit.nonce in written
+            else LeaseLostError(run_id=commit.claim.run_id, epoch=commit.claim.epoch)
+            for commit in commits
+        ]
+
+    async def _write(self, commits: Sequence[Commit]) -> set[str]:
+        """The nonces of the commits that are written, by this call or by an earlier one."""
+        rows = [commit_row(c) for c in sorted(commits, key=lambda c: c.claim.run_id)]
+        async with self._db.for_commits() as connection:
+            if len(rows) == 1:
+                found = await connection.fetch(self._sql['append_commit'], *rows[0])
+            else:
+                found = await connection.fetchmany(self._sql['append_commit'], rows)
+            written = {row[0] for row in found}
+            refused = [c.claim.run_id for c in commits if c.nonce not in written]
+            if refused:
+                found = await connection.fetch(self._sql['select_nonces'], refused)
+                written.update(row[0] for row in found)
+        return written
+
+    async def _renew(self, claims: Sequence[Claim], ttl: float) -> Sequence[BaseException | None]:
+        # In the order of their run ids, as commits are: neither waits for the other in a circle.
+        rows = [(c.run_id, c.epoch, ttl) for c in sorted(claims, key=lambda c: c.run_id)]
+        async with self._db.acquire(writes=True) as connection:
+            found = await connection.fetchmany(self._sql['renew_claim'], rows)
+        renewed = {(row[0], row[1]) for row in found}
+        return [
+            None
+            if (claim.run_id, claim.epoch) in renewed
+            else LeaseLostError(run_id=claim.run_id, epoch=claim.epoch)
+            for claim in claims
+        ]
+
+    async def _release(self, claim: Claim) -> None:
+        async with self._db.acquire(writes=True) as connection:
+            await connection.execute(self._sql['release_claim'], claim.run_id, claim.epoch)
+
+    async def _cancel(self, run_id: str) -> Run:
+        async with self._db.acquire(writes=True) as connection:
+            while True:
+                row = await connection.fetchrow(self._sql['cancel_run'], run_id)
+                if row is not None:
+                    return run_of(row)
+                row = await connection.fetchrow(self._sql['select_run'], run_id)
+                if row is None:
+                    raise RunNotFoundError(run_id=run_id)
+                run = run_of(row)
+                if run.status == 'cancelled':
+                    return run
+                if run.status == 'done':
+                    raise not_claimable(run)
+
+    async def _delete(self, run_id: str, force: bool) -> None:
+        async with self._db.acquire(writes=True) as connection:
+            while True:
+                async with connection.transaction():
+                    found = await connection.fetchval(self._sql['delete_run'], run_id, force)
+                    if found is not None:
+                        await connection.execute(self._sql['delete_snapshots'], run_id)
+                        return
+                row = await connection.fetchrow(self._sql['select_run'], run_id)
+                if row is None:
+                    raise RunNotFoundError(run_id=run_id)
+                run = run_of(row)
+                if run.status == 'running' and not run.interrupted:
+                    raise RunBusyError(
+                        run_id=run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
+                    )
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def _header(self, run_id: str) -> Run | None:
+        async with self._db.acquire(writes=False) as connection:
+            row = await connection.fetchrow(self._sql['select_run'], run_id)
+        return None if row is None else run_of(row)
+
+    async def _read(self, run_id: str, at: int | None) -> tuple[Run, tuple[Snapshot, ...]] | None:
+        async with self._reading(run_id) as connection:
+            rows = await connection.fetch(self._sql['read_run'], run_id, at)
+        if not rows:
+            return None
+        return run_of(rows[0][_HEADER]), read_snapshots(rows[1:])
+
+    async def _history(self, run_id: str, after: int, limit: int) -> Sequence[Snapshot]:
+        async with self._reading(run_id) as connection:
+            rows = await connection.fetch(self._sql['select_snapshots'], run_id, after, limit)
+        return snapshots_of(rows)
+
+    async def _find(self, query: RunQuery) -> Sequence[Run]:
+        sql, values = self._finding(query)
+        async with self._db.acquire(writes=False) as connection:
+            rows = await connection.fetch(sql, *values)
+        return [run_of(row) for row in rows]
+
+    def _finding(self, query: RunQuery) -> tuple[str, list[object]]:
+        """The statement for a query, and its values."""
+        values: list[object] = [query.limit]
+        conditions: list[str] = []
+
+        def add(name: str, *more: object) -> None:
+            condition = self._sql[name]
+            for place, value in zip(('{n}', '{m}'), more, strict=False):
+                values.append(value)
+                condition = condition.replace(place, f'${len(values)}')
+            conditions.append(condition)
+
+        if query.graph is not None:
+            add('if_graph', query.graph)
+        if len(query.status) == 1:
+            add('if_status', *query.status)
+        elif query.status:
+            add('if_statuses', query.status)
+        if query.interrupted is not None:
+            add('if_interrupted' if query.interrupted else 'if_not_interrupted')
+        if query.labels:
+            add('if_labels', json.dumps(dict(query.labels)))
+        if query.parent_run_id is not None:
+            add('if_parent', query.parent_run_id)
+        if query.updated_before is not None:
+            add('if_updated_before', query.updated_before)
+        if query.after is not None:
+            add('if_after', *query.after)
+        sql = self._sql['find_runs'].replace('{conditions}', ' AND '.join(conditions) or 'true')
+        return sql, values
+
+    @asynccontextmanager
+    async def _reading(self, run_id: str, *, writes: bool = False) -> AsyncGenerator[Connection]:
+        """A connection for reading snapshots: one that the server cannot read is named."""
+        try:
+            async with self._db.acquire(writes=writes) as connection:
+                yield connection
+        except StoreError as e:
+            if not is_damage(e):
+                raise
+            seq = await self._first_damaged(run_id)
+            raise DamagedRunError(run_id=run_id, seq=seq, reason=str(e.__cause__)) from e
+
+    async def _first_damaged(self, run_id: str) -> int | None:
+        async with self._db.acquire(writes=False) as connection:
+            rows = await connection.fetch(self._sql['select_seqs'], run_id)
+        for row in rows:
+            try:
+                async with self._db.acquire(writes=False) as connection:
+                    await connection.fetch(self._sql['select_snapshots'], run_id, row[0] - 1, 1)
+            except StoreError as e:
+                if is_damage(e):
+                    return row[0]
+                raise
+        return None
+
+
+def _is_whole(rows: Sequence[Sequence[Any]], request: ClaimRequest) -> bool:
+    """Whether the reply to a claim has every snapshot that it should.
+
+    Not if the claim waited for a commit: it then sees the new header and the old snapshots.
+    """
+    return request.expected_seq is not None or rows[-1][0] == run_of(rows[0][_HEADER]).seq
+
+
+def _may_claim(request: ClaimRequest, run: Run) -> bool:
+    """Whether `claim_run` would take the run as it is read now: if it changed meanwhile."""
+    if request.expected_seq is not None and run.seq != request.expected_seq:
+        return False
+    if run.status == 'running':
+        return run.interrupted or run.epoch == request.expected_epoch
+    return run.status in request.allow

@@ -1,0 +1,242 @@
+-- Time is the server's, and clock_timestamp() rather than now(): a statement may have waited for a row. A header's columns
+-- stand in the same order wherever one is read, and so do a snapshot's. Payloads go in and out as the bytes they are.
+
+-- name: find_meta
+-- Looking comes first: a role that may not create tables works where they are.
+SELECT to_regclass('{prefix}_meta') IS NOT NULL
+
+-- name: select_version
+SELECT value FROM {prefix}_meta WHERE name = 'schema_version'
+
+-- name: lock_schema
+-- One process at a time sets up or migrates; the others wait, and then find it done. CREATE … IF NOT EXISTS alone fails when
+-- two run at once. Released by the end of the transaction, so it works behind pgbouncer.
+SELECT pg_advisory_xact_lock(hashtextextended('graphkeep schema {prefix}', 0))
+
+-- name: store_version
+-- In the transaction that made the tables so: a reader never sees a version whose tables are not there.
+INSERT INTO {prefix}_meta (name, value) VALUES ('schema_version', $1)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+-- name: create_run
+-- The run and its first snapshot appear together; of two who create a run one wins and the other changes nothing. The epoch
+-- starts at the microseconds of its creation, so a run that is deleted and created again never meets an old epoch.
+WITH clock AS MATERIALIZED (
+  SELECT clock_timestamp() AS now
+),
+run AS (
+  INSERT INTO {prefix}_runs (
+    run_id, graph, status, seq, full_seq, epoch, owner, lease_until, nonce, labels, parent_run_id, parent_seq,
+    created_at, updated_at
+  )
+  SELECT
+    $1, $2, CASE WHEN $3::text IS NULL THEN 'ready' ELSE 'running' END, $9, $9,
+    (extract(epoch FROM now) * 1000000)::bigint, $3,
+    CASE WHEN $3::text IS NOT NULL THEN now + make_interval(secs => $4) END,
+    $5, $6::text::jsonb, $7, $8, now, now
+  FROM clock
+  ON CONFLICT (run_id) DO NOTHING
+  RETURNING *
+),
+first AS (
+  INSERT INTO {prefix}_snapshots (
+    run_id, seq, kind, event, data, node, task, started_at, duration, error, created_at
+  )
+  SELECT run_id, $9, $10, $11, convert_from($12, 'UTF8')::json, $13, $14, $15, $16, $17::text::json, created_at
+  FROM run
+)
+SELECT
+  run_id, graph, status, seq, full_seq, epoch, owner, lease_until, false, labels::text, error::text, parent_run_id,
+  parent_seq, created_at, updated_at, nonce
+FROM run
+
+-- name: append_commit
+-- The fence: only the holder of this epoch, at this seq, and the snapshot goes in only if the header went along. Returns the
+-- nonce of what went through. $15 is for history='latest' with a full snapshot: from it on the run can be read, so what is
+-- older goes. Several commits are this statement several times in one transaction, in the order of their run ids, so that
+-- two batches never wait for each other's rows in a circle.
+WITH run AS (
+  UPDATE {prefix}_runs
+  SET
+    seq = $3,
+    full_seq = CASE $4::text WHEN 'full' THEN $3 ELSE full_seq END,
+    nonce = $11,
+    error = $10::text::json,
+    updated_at = clock_timestamp(),
+    status = $12,
+    owner = CASE $12::text WHEN 'running' THEN owner END,
+    lease_until = CASE $12::text WHEN 'running' THEN clock_timestamp() + make_interval(secs => $13) END
+  WHERE run_id = $1 AND epoch = $2 AND seq = $3::bigint - 1 AND status = 'running'
+  RETURNING run_id, nonce, updated_at
+),
+snapshot AS (
+  INSERT INTO {prefix}_snapshots (
+    run_id, seq, kind, event, data, node, task, started_at, duration, error, created_at
+  )
+  SELECT run_id, $3, $4, $5, convert_from($6, 'UTF8')::json, $7, $8, $9, $14, $10::text::json, updated_at
+  FROM run
+),
+older AS (
+  DELETE FROM {prefix}_snapshots
+  WHERE $15::boolean AND run_id = (SELECT run_id FROM run) AND seq < $3
+)
+SELECT nonce FROM run
+
+-- name: select_nonces
+-- A header with the nonce of a commit that did not match: an earlier attempt of the same commit went through. A statement of
+-- its own: inside `append_commit` it would see the row as it was before the wait for it.
+SELECT nonce FROM {prefix}_runs WHERE run_id = ANY ($1::text[])
+
+-- name: claim_run
+-- One statement decides and writes, so of several claimers one wins. A live claim is taken only by someone who names the
+-- epoch that he knows to be dead (NULL matches none). A claim with our own nonce is ours already and stays as it is. Gives
+-- the header, as the row -1, and what the document is put together from, unless the caller has read it before.
+WITH run AS (
+  UPDATE {prefix}_runs
+  SET
+    status = 'running',
+    epoch = epoch + 1,
+    owner = $2,
+    lease_until = clock_timestamp() + make_interval(secs => $3),
+    nonce = $4,
+    updated_at = clock_timestamp()
+  WHERE run_id = $1
+    AND nonce <> $4
+    AND ($5::bigint IS NULL OR seq = $5)
+    AND CASE status
+      WHEN 'running' THEN lease_until IS NULL OR lease_until <= clock_timestamp() OR epoch = $6
+      ELSE status = ANY ($7::text[])
+    END
+  RETURNING *
+)
+SELECT
+  -1::bigint AS seq, NULL::text AS kind, NULL::text AS event, NULL::bytea AS data, NULL::timestamptz AS created_at,
+  ROW(
+    run_id, graph, status, seq, full_seq, epoch, owner, lease_until, false, labels::text, error::text, parent_run_id,
+    parent_seq, created_at, updated_at, nonce
+  ) AS header
+FROM run
+UNION ALL
+SELECT seq, kind, event, convert_to(data::text, 'UTF8'), created_at, NULL::record
+FROM {prefix}_snapshots
+WHERE run_id = $1 AND $5::bigint IS NULL AND seq >= (SELECT full_seq FROM run)
+ORDER BY seq
+
+-- name: renew_claim
+-- The lease only, and only the holder's.
+UPDATE {prefix}_runs SET lease_until = clock_timestamp() + make_interval(secs => $3)
+WHERE run_id = $1 AND epoch = $2 AND status = 'running'
+RETURNING run_id, epoch
+
+-- name: release_claim
+-- Only the holder's: who lost the claim changes nothing.
+UPDATE {prefix}_runs SET status = 'ready', owner = NULL, lease_until = NULL, updated_at = clock_timestamp()
+WHERE run_id = $1 AND epoch = $2 AND status = 'running'
+
+-- name: cancel_run
+-- The epoch is raised, so the next commit of whoever holds the run is refused. Twice changes nothing.
+UPDATE {prefix}_runs
+SET status = 'cancelled', epoch = epoch + 1, owner = NULL, lease_until = NULL, updated_at = clock_timestamp()
+WHERE run_id = $1 AND status NOT IN ('done', 'cancelled')
+RETURNING
+  run_id, graph, status, seq, full_seq, epoch, owner, lease_until, false, labels::text, error::text, parent_run_id,
+  parent_seq, created_at, updated_at, nonce
+
+-- name: delete_run
+-- The header first: a commit in flight ends before it, or finds no header. A live claim is respected unless $2 says otherwise.
+DELETE FROM {prefix}_runs
+WHERE run_id = $1 AND ($2 OR status <> 'running' OR lease_until IS NULL OR lease_until <= clock_timestamp())
+RETURNING run_id
+
+-- name: delete_snapshots
+-- After `delete_run`, in its transaction: as a statement of its own it also sees what the last commit wrote meanwhile.
+DELETE FROM {prefix}_snapshots WHERE run_id = $1
+
+-- name: select_run
+SELECT
+  run_id, graph, status, seq, full_seq, epoch, owner, lease_until,
+  status = 'running' AND lease_until <= clock_timestamp(), labels::text, error::text, parent_run_id, parent_seq,
+  created_at, updated_at, nonce
+FROM {prefix}_runs
+WHERE run_id = $1
+
+-- name: read_run
+-- One statement, so header and snapshots are of the same moment. The header is the row -1; the snapshots begin with the newest
+-- full one not after $2, and carry what a document is put together from.
+WITH run AS MATERIALIZED (
+  SELECT * FROM {prefix}_runs WHERE run_id = $1
+)
+SELECT
+  -1::bigint AS seq, NULL::text AS kind, NULL::text AS event, NULL::bytea AS data, NULL::timestamptz AS created_at,
+  ROW(
+    run_id, graph, status, seq, full_seq, epoch, owner, lease_until,
+    status = 'running' AND lease_until <= clock_timestamp(), labels::text, error::text, parent_run_id, parent_seq,
+    created_at, updated_at, nonce
+  ) AS header
+FROM run
+UNION ALL
+SELECT seq, kind, event, convert_to(data::text, 'UTF8'), created_at, NULL::record
+FROM {prefix}_snapshots
+WHERE run_id = $1
+  AND seq >= CASE
+    WHEN $2::bigint IS NULL THEN (SELECT full_seq FROM run)
+    ELSE (
+      SELECT seq FROM {prefix}_snapshots
+      WHERE run_id = $1 AND seq <= $2 AND kind = 'full'
+      ORDER BY seq DESC
+      LIMIT 1
+    )
+  END
+  AND seq <= coalesce($2, (SELECT seq FROM run))
+ORDER BY seq
+
+-- name: select_seqs
+-- Without the payloads: for finding the one that the server cannot read.
+SELECT seq FROM {prefix}_snapshots WHERE run_id = $1 ORDER BY seq
+
+-- name: select_snapshots
+SELECT
+  seq, kind, event, convert_to(data::text, 'UTF8'), node, task, started_at, duration, error::text, created_at
+FROM {prefix}_snapshots
+WHERE run_id = $1 AND seq > $2
+ORDER BY seq
+LIMIT $3
+
+-- name: find_runs
+-- Newest first. {conditions} are some of the statements below, and {n} the number of their parameter: a condition that is not
+-- asked for is not there, so that a plan made once for all parameters can use the index of the one that is.
+SELECT
+  run_id, graph, status, seq, full_seq, epoch, owner, lease_until,
+  status = 'running' AND lease_until <= clock_timestamp(), labels::text, error::text, parent_run_id, parent_seq,
+  created_at, updated_at, nonce
+FROM {prefix}_runs
+WHERE {conditions}
+ORDER BY created_at DESC, run_id DESC
+LIMIT $1
+
+-- name: if_graph
+graph = {n}
+
+-- name: if_status
+status = {n}
+
+-- name: if_statuses
+status = ANY ({n}::text[])
+
+-- name: if_interrupted
+status = 'running' AND lease_until <= clock_timestamp()
+
+-- name: if_not_interrupted
+(status <> 'running' OR lease_until > clock_timestamp())
+
+-- name: if_labels
+labels @> {n}::text::jsonb
+
+-- name: if_parent
+parent_run_id = {n}
+
+-- name: if_updated_before
+updated_at < {n}
+
+-- name: if_after
+(created_at, run_id) < ({n}, {m})
