@@ -82,12 +82,13 @@ class SQLiteRuns:
                 request.expected_epoch,
                 json.dumps(request.allow),
             )
-            if (
-                connection.execute(self._sql['claim'], values).rowcount == 0
-                and self._nonce(connection, run_id) != request.nonce
+            taken = connection.execute(self._sql['claim'], values).rowcount == 1
+            run = self.find_one(connection, run_id, now)
+            if run is None or not (
+                taken
+                or (run.status == 'running' and self._nonce(connection, run_id) == request.nonce)
             ):
-                raise refused_claim(request, self.find_one(connection, run_id, now))
-            run = self._run(connection, run_id, now)
+                raise refused_claim(request, run)
             snapshots: tuple[Snapshot, ...] = ()
             if request.expected_seq is None:
                 snapshots = self._snapshots(connection, run_id, run.full_seq, run.seq)

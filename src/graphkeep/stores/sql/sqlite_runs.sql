@@ -52,11 +52,11 @@ DELETE FROM {prefix}_snapshots WHERE run_id = ?1 AND seq < ?2
 
 -- name: claim
 -- One transaction decides and writes, so of several claimers one wins. A live claim is taken only by someone who names the
--- epoch that he knows to be dead (NULL matches none). A claim with our own nonce is ours already and stays as it is.
+-- epoch that he knows to be dead (NULL matches none). A live claim with our own nonce is ours already, and stays as it is.
 UPDATE {prefix}_runs
 SET status = 'running', epoch = epoch + 1, owner = ?2, lease_until = ?3, nonce = ?4, updated_at = ?5
 WHERE run_id = ?1
-  AND nonce <> ?4
+  AND NOT (status = 'running' AND nonce = ?4)
   AND (?6 IS NULL OR seq = ?6)
   AND CASE status
     WHEN 'running' THEN lease_until IS NULL OR lease_until <= ?5 OR epoch = ?7
