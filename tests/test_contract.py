@@ -1,52 +1,88 @@
-"""The contract suite over every store that graphkeep has, in every mode."""
+"""The contract suite over every store that graphkeep has, and its hostile modes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from graphkeep.store import Store
 from graphkeep.stores.memory import MemoryStore
-from graphkeep.testing import StoreContract
+from graphkeep.stores.sqlite import SQLiteStore
+from graphkeep.testing import CommitContract, StoreContract
+
+# --- memory ---------------------------------------------------------------------------------------
 
 
 class OneByOneMemoryStore(MemoryStore):
     max_batch_commits = 1
 
 
-class Memory(StoreContract):
+class InMemory(CommitContract):
     outlives_process = False
 
     @pytest.fixture(autouse=True)
     def keeper(self, request: pytest.FixtureRequest) -> Iterator[None]:
         # Stores of one name share their runs for as long as one of them exists.
         self.name = request.node.nodeid
-        self.kept = MemoryStore(self.name)
+        kept = MemoryStore(self.name)
         yield
-        del self.kept
+        del kept
 
     def make_store(self, **options: Any) -> Store:
         return MemoryStore(self.name, **options)
 
 
-class TestMemory(Memory):
+class TestMemory(InMemory, StoreContract):
     pass
 
 
-class TestMemoryWithPassedLeases(Memory):
+class TestMemoryWithPassedLeases(InMemory):
     ttl = 0.0
 
 
-class TestMemoryWithFullSnapshots(Memory):
+class TestMemoryWithFullSnapshots(InMemory):
     always_full = True
 
 
-class TestMemoryWithClaimsAtEveryStep(Memory):
+class TestMemoryWithClaimsAtEveryStep(InMemory):
     reclaims = True
 
 
-class TestMemoryOneByOne(Memory):
+class TestMemoryOneByOne(InMemory):
     def make_store(self, **options: Any) -> Store:
         return OneByOneMemoryStore(self.name, **options)
+
+
+# --- SQLite ---------------------------------------------------------------------------------------
+
+
+class OneByOneSQLiteStore(SQLiteStore):
+    max_batch_commits = 1
+
+
+class InSQLite(CommitContract):
+    @pytest.fixture(autouse=True)
+    def file(self, tmp_path: Path) -> None:
+        self.path = tmp_path / 'runs.db'
+
+    def make_store(self, **options: Any) -> Store:
+        return SQLiteStore(self.path, **options)
+
+
+class TestSQLite(InSQLite, StoreContract):
+    pass
+
+
+class TestSQLiteWithFullSnapshots(InSQLite):
+    always_full = True
+    ttl = 0.0
+
+
+class TestSQLiteOneByOne(InSQLite):
+    reclaims = True
+
+    def make_store(self, **options: Any) -> Store:
+        return OneByOneSQLiteStore(self.path, synchronous='NORMAL', **options)

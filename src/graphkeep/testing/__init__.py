@@ -17,8 +17,8 @@ class TestMyStore(StoreContract):
         return MyStore(self.path, **options)
 ```
 
-Each test needs a database that no other test has written to. Run the suite in its hostile modes as
-well, by a subclass each: `ttl = 0.0` (every lease has passed at once), `always_full = True` (every
+Each test needs a database that no other test has written to. Run what writes, `CommitContract`, in
+its hostile modes as well: `ttl = 0.0` (every lease has passed at once), `always_full = True` (every
 snapshot is a full one), `reclaims = True` (every step begins with a new claim), and a store class
 whose `max_batch_commits` is 1.
 """
@@ -63,19 +63,12 @@ from ._reading import Reading  # noqa: E402
 from ._together import Together  # noqa: E402
 from ._worker import Worker  # noqa: E402
 
-__all__ = ('StoreContract', 'Worker', 'eventually')
+__all__ = ('CommitContract', 'StoreContract', 'Worker', 'eventually')
 
 
-class StoreContract(
-    Creating,
-    Claimable,
-    Claiming,
-    Leasing,
-    Committing,
-    Reading,
-    Finding,
-    Ending,
-    Payloads,
-    Together,
-):
+class CommitContract(Creating, Claiming, Leasing, Committing, Reading, Ending, Together):
+    """The part of the contract that is worth running in hostile modes as well."""
+
+
+class StoreContract(CommitContract, Claimable, Finding, Payloads):
     """What a store has to pass. Subclass it, name the subclass `Test…`, and write `make_store`."""

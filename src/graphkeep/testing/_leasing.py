@@ -141,13 +141,3 @@ class Leasing(Contract):
 
             await eventually(renewed, what='the claim of a running step is renewed')
             await store.leases.give_up(lease)
-
-    async def test_an_idle_claim_is_given_up(self) -> None:
-        async with self.make_store() as store:
-            await self.started(store, claimed=False)
-            store.leases.hold((await store.claim('run-1')).claim)
-
-            async def ready() -> bool:
-                return (await store.run('run-1')).status == 'ready'
-
-            await eventually(ready, what='the claim that runs no step is given up')
