@@ -15,7 +15,7 @@ from __future__ import annotations
 from ._codec import Codec, Encoded, Parts, Seen
 from ._inference import UNSET, infer_types
 from ._markers import AppendOnly
-from ._nodes import NodeCodec
+from ._nodes import NodeCodec, UnknownNodeError
 
 __all__ = (
     'UNSET',
@@ -25,5 +25,6 @@ __all__ = (
     'NodeCodec',
     'Parts',
     'Seen',
+    'UnknownNodeError',
     'infer_types',
 )

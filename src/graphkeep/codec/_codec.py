@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ..document import Tail
 from ..errors import LossyStateError
 from ._coder import Coder, join_object, misfit, split_object, undumpable
-from ._exact import undeclared
+from ._exact import difference, undeclared
 from ._plan import FieldPlan, plan_for
 
 __all__ = ('Codec', 'Encoded', 'Parts', 'Seen')
@@ -344,7 +344,9 @@ def _first_other(
     """The first index at which there is another object that is encoded in another way."""
     for index, was in enumerate(old):
         now = new[index]
-        if now is not was and _dumped(element, now, path) != _dumped(element, was, path):
+        if now is was:
+            continue
+        if difference(was, now, path) or _dumped(element, was, path) != _dumped(element, now, path):
             return index
     return None
 

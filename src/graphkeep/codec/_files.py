@@ -54,18 +54,23 @@ def with_hint(schema: dict[str, Any]) -> dict[str, Any]:
     return wrapped
 
 
-def _base(cls: type) -> type:
-    return next(each for each in cls.__mro__ if is_binary_content({'type': 'dataclass', 'cls': each}))
+def _base(cls: type) -> type | None:
+    for each in cls.__mro__:
+        if is_binary_content({'type': 'dataclass', 'cls': each}):
+            return each
+    return None
 
 
 def _dump(value: Any, handler: Any) -> Any:
-    cls = cast('type', type(value))
-    if not any(is_binary_content({'type': 'dataclass', 'cls': each}) for each in cls.__mro__):
-        raise PydanticSerializationUnexpectedValue(f'Expected `BinaryContent`, got `{cls.__name__}`')
-    data = handler(value)
+    cls = type(value)
+    base = _base(cls)
+    if base is None:
+        raise PydanticSerializationUnexpectedValue(f'Expected `BinaryContent`, got {cls.__name__}')
+    # In a union pydantic dumps an instance of the very class only.
+    data = handler(_as(base, value))
     if isinstance(data, dict) and value.is_image:
-        cast('dict[str, Any]', data)[_HINT] = cls is not _base(cls)
-    return data
+        cast('dict[str, Any]', data)[_HINT] = cls is not base
+    return cast('Any', data)
 
 
 def _load(value: Any, handler: Any) -> Any:
@@ -74,12 +79,18 @@ def _load(value: Any, handler: Any) -> Any:
     rest = cast('dict[str, Any]', value).copy()
     narrow = rest.pop(_HINT)
     loaded = handler(rest)
-    base = _base(cast('type', type(loaded)))
-    wanted = _image_class(base) if narrow else base
-    if type(loaded) is wanted:
+    base = _base(type(loaded))
+    if base is None:
         return loaded
-    made = object.__new__(wanted)
-    vars(made).update(vars(loaded))
+    return _as(_image_class(base) if narrow else base, loaded)
+
+
+def _as(cls: type, value: Any) -> Any:
+    """The same file in the other class; both have the same fields."""
+    if type(value) is cls:
+        return value
+    made: Any = object.__new__(cls)
+    vars(made).update(vars(value))
     return made
 
 

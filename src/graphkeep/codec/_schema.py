@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import keyword
+import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -103,22 +104,44 @@ def _adapter(type_: Any, namespace: Mapping[str, Any] | None) -> TypeAdapter[Any
 
     pydantic takes both from the frame that makes the adapter, so one is made for it.
     """
-    module = getattr(type_, '__module__', None)
-    found = sys.modules.get(module) if isinstance(module, str) else None
-    globals_ = vars(found) if found is not None else {}
-    names = {
-        name: value
-        for name, value in (namespace or {}).items()
-        if name.isidentifier() and not keyword.iskeyword(name) and not name.startswith('_gk_')
-    }
-    source = f'def _gk_frame(_gk_make, _gk_type, {", ".join(names)}):\n    return _gk_make(_gk_type)'
-    made: dict[str, Any] = {}
-    exec(compile(source, '<graphkeep>', 'exec'), made)
-    frame = types.FunctionType(made['_gk_frame'].__code__, globals_, '_gk_frame')
-    adapter = cast('TypeAdapter[Any]', frame(TypeAdapter, type_, *names.values()))
-    if not adapter.pydantic_complete:
-        adapter.rebuild(raise_errors=True, _types_namespace=dict(namespace or {}))
+    module = sys.modules.get(str(getattr(type_, '__module__', '')))
+    names = {**(namespace or {}), '__graphkeep_make': TypeAdapter, '__graphkeep_type': type_}
+    code = compile('__graphkeep_make(__graphkeep_type)', '<graphkeep>', 'eval')
+    with _shadowing(namespace or {}):
+        # A constant expression of ours: evaluated for its frame.
+        adapter = cast('TypeAdapter[Any]', eval(code, vars(module) if module else {}, names))  # noqa: S307
+        if not adapter.pydantic_complete:
+            adapter.rebuild(raise_errors=True, _types_namespace=dict(namespace or {}))
     return adapter
+
+
+@contextmanager
+def _shadowing(namespace: Mapping[str, Any]) -> Generator[None]:
+    """Let local names win over those of the module in the dataclasses of a namespace.
+
+    pydantic looks into the module first, so the annotations for which that matters are replaced by
+    what they mean, as long as a schema is made.
+    """
+    replaced: list[tuple[dataclasses.Field[Any], Any]] = []
+    classes = [each for each in namespace.values() if isinstance(each, type)]
+    for cls in filter(dataclasses.is_dataclass, classes):
+        module = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
+        for each in dataclasses.fields(cls):
+            if not isinstance(each.type, str):
+                continue
+            words = set(_WORD.findall(each.type)) & namespace.keys() & module.keys()
+            if any(namespace[word] is not module[word] for word in words):
+                hint = resolve(cls, namespace).get(each.name, each.type)
+                replaced.append((each, each.type))
+                each.type = hint
+    try:
+        yield
+    finally:
+        for each, written in replaced:
+            each.type = written
+
+
+_WORD = re.compile(r'\w+')
 
 
 def _blame(
