@@ -1,0 +1,193 @@
+"""Speaking to Redis: a client, and our scripts through it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Protocol, cast
+
+from ..errors import MissingDriverError, StoreError
+
+try:
+    import redis.asyncio as redis_asyncio
+    from redis import exceptions as raised
+    from redis.client import NEVER_DECODE
+
+    from .redis_errors import CAUGHT, meaning
+except ImportError as e:
+    raise MissingDriverError(driver='redis', extra='redis') from e
+
+__all__ = ('Call', 'Client', 'Link', 'script')
+
+Client = redis_asyncio.Redis | redis_asyncio.RedisCluster
+
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    'append': ('clock', 'index'),
+    'cancel': ('clock', 'header', 'index'),
+    'claim': ('clock', 'header', 'index', 'log'),
+    'create': ('clock', 'header', 'index'),
+    'delete': ('clock', 'header', 'index'),
+    'history': ('log',),
+    'listing': (),
+    'match': ('clock', 'header'),
+    'one': ('clock', 'header'),
+    'read': ('clock', 'header', 'log'),
+    'release': ('clock', 'index'),
+    'renew': ('clock',),
+    'setup': (),
+}
+"""Every script, and the parts that go before it."""
+_READING = frozenset({'history', 'listing', 'match', 'one', 'read'})
+_AT_ONCE = 64
+"""Most commands of one store at a time: below what the pools of a client hold."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """One Lua script."""
+
+    source: bytes
+    sha: str
+    writes: bool
+
+
+@cache
+def script(name: str) -> Script:
+    """A script from `lua/`, put together with its parts."""
+    folder = files(__spec__.parent).joinpath('lua')
+    parts = [folder.joinpath(f'{part}.lua').read_bytes() for part in (*_PARTS[name], name)]
+    source = b'\n'.join(parts)
+    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest()
+    return Script(source=source, sha=sha, writes=name not in _READING)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """What a script is called with. Every key that it touches is in `keys`."""
+
+    keys: Sequence[bytes]
+    args: Sequence[bytes | str | int]
+
+
+class _Executes(Protocol):
+    """What is used of a client or a pipeline: redis-py types it for other ways of using it."""
+
+    def execute_command(self, *args: object, **options: object) -> Awaitable[Any]: ...
+
+
+class Link:
+    """One client, and how graphkeep speaks through it.
+
+    Replies are bytes, whatever the client decodes. Redis errors leave here as errors of graphkeep.
+    """
+
+    def __init__(self, client: Client, *, where: str, owned: bool, timeout: float) -> None:
+        self.client = client
+        self.where = where
+        """The server's address as it may be shown."""
+        self.cluster = isinstance(client, redis_asyncio.RedisCluster)
+        self._owned = owned
+        self._timeout = timeout
+        self._free = asyncio.Semaphore(_AT_ONCE)
+
+    async def call(self, name: str, call: Call) -> Any:
+        """Run a script and give its reply."""
+        what, client = script(name), cast('_Executes', self.client)
+        options: dict[str, object] = {NEVER_DECODE: True}
+        try:
+            async with self._free, asyncio.timeout(self._timeout):
+                try:
+                    return await client.execute_command(
+                        'EVALSHA', what.sha, len(call.keys), *call.keys, *call.args, **options
+                    )
+                except raised.NoScriptError:
+                    # A new server, a flushed cache, a failover: EVAL runs it and loads it.
+                    return await client.execute_command(
+                        'EVAL', what.source, len(call.keys), *call.keys, *call.args, **options
+                    )
+        except CAUGHT as e:
+            raise meaning(e, where=self.where, writes=what.writes) from e
+
+    async def call_each(self, name: str, calls: Sequence[Call]) -> list[Any]:
+        """Run a script many times in one round trip; gives for each its reply or its error."""
+        if len(calls) == 1:
+            # Not only faster: in a cluster, redis-py learns from it where a slot has gone.
+            try:
+                return [await self.call(name, calls[0])]
+            except StoreError as e:
+                return [e]
+        what = script(name)
+        try:
+            async with self._free, asyncio.timeout(self._timeout):
+                replies = await self._pipeline('EVALSHA', what.sha, calls)
+                missing = [i for i, r in enumerate(replies) if isinstance(r, raised.NoScriptError)]
+                if missing:
+                    again = await self._pipeline('EVAL', what.source, [calls[i] for i in missing])
+                    for i, reply in zip(missing, again, strict=True):
+                        replies[i] = reply
+        except CAUGHT as e:
+            replies = [e] * len(calls)
+        return [
+            meaning(reply, where=self.where, writes=what.writes)
+            if isinstance(reply, Exception)
+            else reply
+            for reply in replies
+        ]
+
+    async def _pipeline(self, command: str, what: bytes | str, calls: Sequence[Call]) -> list[Any]:
+        async with self.client.pipeline(transaction=False) as pipeline:
+            add = cast('_Executes', pipeline).execute_command
+            options: dict[str, object] = {NEVER_DECODE: True}
+            for call in calls:
+                # Only noted here, whatever it returns.
+                _ = add(command, what, len(call.keys), *call.keys, *call.args, **options)
+            return await pipeline.execute(raise_on_error=False)
+
+    async def fields(self, key: bytes, *names: str) -> list[bytes | None]:
+        """Some fields of a hash, without a script."""
+        options: dict[str, object] = {NEVER_DECODE: True}
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await cast('_Executes', self.client).execute_command(
+                    'HMGET', key, *names, **options
+                )
+        except CAUGHT as e:
+            raise meaning(e, where=self.where, writes=False) from e
+
+    async def info(self) -> list[Mapping[str, object]]:
+        """What the server, or every primary of a cluster, says of itself; nothing where that is
+        not allowed.
+        """
+        client = cast('_Executes', self.client)
+        try:
+            async with asyncio.timeout(self._timeout):
+                if isinstance(self.client, redis_asyncio.RedisCluster):
+                    nodes = self.client.get_primaries()
+                    asked = [client.execute_command('INFO', target_nodes=node) for node in nodes]
+                    return list(await asyncio.gather(*asked))
+                return [await client.execute_command('INFO')]
+        except raised.ResponseError:
+            return []
+        except CAUGHT as e:
+            raise meaning(e, where=self.where, writes=False) from e
+
+    async def close(self) -> None:
+        """Close the client, if it was made here, with all its connections."""
+        if not self._owned:
+            return
+        if isinstance(self.client, redis_asyncio.RedisCluster):
+            await _close_cluster(self.client)
+        else:
+            await self.client.aclose()
+
+
+async def _close_cluster(client: redis_asyncio.RedisCluster) -> None:
+    await client.aclose()
+    # After a node has failed, redis-py takes the client for closed and leaves the connections to
+    # the other nodes open.
+    nodes = [*client.get_nodes(), *client.nodes_manager.startup_nodes.values()]
+    await asyncio.gather(*(node.disconnect() for node in nodes), return_exceptions=True)

@@ -1,0 +1,268 @@
+"""How runs lie in Redis: keys, and records to fields and back. Pure.
+
+```
+{graphkeep:0}:meta          hash    schema version, number of buckets, hash function; in bucket 0
+{graphkeep:3}:run:order-42  hash    the header: status, seq, epoch, nonce, owner, lease_until, …
+{graphkeep:3}:log:order-42  stream  the snapshots: entry 7-1 has seq 7, its fields are meta and data
+{graphkeep:3}:created       zset    every run of the bucket, by its time of creation
+{graphkeep:3}:status:ready  zset    the same for the runs with that status
+```
+
+What stands in the first braces decides the slot in a cluster, so that all keys of a bucket share
+one, whatever a run id has in it. An entry id is `<seq>-1`, since a stream has no entry 0-0. There
+is no index of leases: every commit would have to write it, and the runs whose lease has passed are
+among those that are `running`.
+
+Times are whole microseconds since 1970. `meta` is a JSON array: kind, event, node, task, start,
+duration, error, time of the commit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, cast, get_args
+from zlib import crc32
+
+from ..errors import DamagedRunError
+from ..runs import Draft, Run, RunQuery, Snapshot, SnapshotKind, Status
+
+__all__ = (
+    'HASH',
+    'STATUSES',
+    'HeaderError',
+    'Layout',
+    'RunKeys',
+    'check_prefix',
+    'json_of',
+    'meta_of',
+    'micros',
+    'query_of',
+    'read_header',
+    'read_snapshots',
+)
+
+HASH = 'crc32'
+"""The function that gives a run its bucket: CRC-32 of the id, modulo the number of buckets."""
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+_PREFIX = re.compile(r'[A-Za-z0-9_.:/-]{1,64}')
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_KINDS = frozenset(get_args(SnapshotKind))
+
+json_of = json.JSONEncoder(separators=(',', ':')).encode
+"""Compact ASCII JSON: lone surrogates survive as escapes."""
+
+
+class HeaderError(ValueError):
+    """The stored header of a run cannot be read."""
+
+
+class RunKeys(NamedTuple):
+    """The keys of one run."""
+
+    run: bytes
+    log: bytes
+    run_id: bytes
+    tag: bytes
+
+    @property
+    def created(self) -> bytes:
+        """The index of all runs of the bucket."""
+        return self.tag + b':created'
+
+    def having(self, status: Status) -> bytes:
+        """The index of the runs of the bucket that have this status."""
+        return b'%b:status:%b' % (self.tag, status.encode())
+
+
+class Layout:
+    """Which keys a run has."""
+
+    __slots__ = ('_tags', 'buckets', 'prefix')
+
+    def __init__(self, *, prefix: str, buckets: int) -> None:
+        self.prefix = prefix
+        self.buckets = buckets
+        self._tags = tuple(f'{{{prefix}:{bucket}}}'.encode() for bucket in range(buckets))
+
+    def keys(self, run_id: str) -> RunKeys:
+        """The keys of a run."""
+        name = run_id.encode()
+        tag = self._tags[crc32(name) % self.buckets]
+        return RunKeys(tag + b':run:' + name, tag + b':log:' + name, name, tag)
+
+    def indexes(self, statuses: Sequence[Status]) -> list[bytes]:
+        """Where to look, over all buckets, for runs with one of these statuses; any if empty."""
+        names = [f'status:{status}' for status in statuses] or ['created']
+        return [b'%b:%b' % (tag, name.encode()) for tag in self._tags for name in names]
+
+    @staticmethod
+    def meta(prefix: str) -> bytes:
+        """Where the layout itself is written down, whatever the number of buckets."""
+        return f'{{{prefix}:0}}:meta'.encode()
+
+
+def check_prefix(prefix: str) -> str:
+    """Refuse a prefix that would break the braces or is awkward in patterns.
+
+    Raises:
+        TypeError: It is not a string.
+        ValueError: It is not 1 to 64 ASCII letters, digits and characters of `_.:/-`.
+    """
+    if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f'prefix must be a string, got {type(prefix).__name__}')
+    if not _PREFIX.fullmatch(prefix):
+        raise ValueError(
+            f'prefix {prefix!r} cannot begin the names of keys: use 1 to 64 ASCII letters, digits '
+            'and characters of _.:/-'
+        )
+    return prefix
+
+
+def micros(time: datetime) -> int:
+    """An aware datetime as whole microseconds since 1970."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def _time(value: float | str) -> datetime:
+    return _EPOCH + timedelta(microseconds=int(value))
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def meta_of(draft: Draft) -> str:
+    """The meta of a snapshot up to its last element, the time, which the server adds."""
+    started_at = None if draft.started_at is None else micros(draft.started_at)
+    error = None if draft.error is None else dict(draft.error)
+    meta = [draft.kind, draft.event, draft.node, draft.task, started_at, draft.duration, error]
+    return json_of(meta)[:-1] + ','
+
+
+def query_of(query: RunQuery) -> str:
+    """A query as `match.lua` takes it: what is not asked for is left out."""
+    asked: dict[str, object] = {}
+    if query.graph is not None:
+        asked['graph'] = query.graph
+    if query.status:
+        asked['status'] = dict.fromkeys(query.status, True)
+    if query.interrupted is not None:
+        asked['interrupted'] = query.interrupted
+    if query.labels:
+        asked['labels'] = dict(query.labels)
+    if query.parent_run_id is not None:
+        asked['parent_run_id'] = query.parent_run_id
+    if query.updated_before is not None:
+        asked['updated_before'] = str(micros(query.updated_before))
+    return json_of(asked)
+
+
+# --- what is read --------------------------------------------------------------------------------
+
+
+def read_header(run_id: str, header: bytes | Sequence[Any]) -> Run:
+    """The header of a run, from the reply that `header.lua` makes.
+
+    Raises:
+        HeaderError: It is not what graphkeep writes.
+    """
+    try:
+        values: Sequence[Any] = json.loads(header) if isinstance(header, bytes) else header
+        graph, status, seq, full_seq, epoch, owner, lease_until, *others = values
+        labels, error, parent_run_id, parent_seq, created_at, updated_at, now = others
+        if status not in STATUSES:
+            raise ValueError(f'its status is {status!r}')
+        until = None if lease_until is False else int(lease_until)
+        return Run(
+            run_id=run_id,
+            graph=graph or None,
+            status=status,
+            seq=int(seq),
+            full_seq=int(full_seq),
+            epoch=int(epoch),
+            owner=owner or None,
+            lease_until=None if until is None else _time(until),
+            interrupted=status == 'running' and until is not None and until <= int(now),
+            labels=_object(labels) or {},
+            error=_object(error),
+            parent_run_id=parent_run_id or None,
+            parent_seq=None if parent_seq is False else int(parent_seq),
+            created_at=_time(created_at),
+            updated_at=_time(updated_at),
+        )
+    except (ValueError, TypeError, OverflowError) as e:
+        raise HeaderError(f'{e}') from e
+
+
+def _object(text: str | bool) -> Mapping[str, Any] | None:
+    if text is False:
+        return None
+    found = json.loads(cast('str', text))
+    if not isinstance(found, dict):
+        raise TypeError(f'{text!r} is not a JSON object')
+    return cast('dict[str, Any]', found)
+
+
+def read_snapshots(run_id: str, reply: Sequence[bytes]) -> list[Snapshot]:
+    """Snapshots, from the reply that `log.lua` makes.
+
+    Raises:
+        DamagedRunError: One of them is not what graphkeep writes; names it.
+    """
+    seqs, sizes, metas, data = reply[:4]
+    # One call for all of them: most of the time a read takes is spent here.
+    try:
+        rows: list[Any] = json.loads(b'[%b]' % metas)
+        return _snapshots([int(seq) for seq in seqs.split()], sizes, rows, data)
+    except (ValueError, TypeError, OverflowError):
+        raise _damage(run_id, seqs, sizes, metas) from None
+
+
+def _snapshots(seqs: list[int], sizes: bytes, rows: list[Any], data: bytes) -> list[Snapshot]:
+    found: list[Snapshot] = []
+    at = 0
+    for seq, size, row in zip(seqs, map(int, sizes.split()[1::2]), rows, strict=True):
+        kind, event, node, task, started_at, duration, error, created_at = row
+        if kind not in _KINDS:
+            raise ValueError(kind)
+        found.append(
+            Snapshot(
+                seq=seq,
+                kind=kind,
+                event=event,
+                data=data[at : at + size],
+                node=node,
+                task=task,
+                started_at=None if started_at is None else _time(started_at),
+                duration=duration,
+                error=error,
+                created_at=_time(created_at),
+            )
+        )
+        at += size
+    return found
+
+
+def _damage(run_id: str, seqs: bytes, sizes: bytes, metas: bytes) -> DamagedRunError:
+    """Which of the entries of a reply is the one that cannot be read."""
+    at = 0
+    last = -1
+    for name, size in zip(seqs.split(), map(int, sizes.split()[::2]), strict=True):
+        meta = metas[at : at + size]
+        at += size + 1
+        if not name.isdigit():
+            reason = f'after it, the log has an entry {name.decode()} that graphkeep did not write'
+            return DamagedRunError(run_id=run_id, seq=last, reason=reason)
+        last = int(name)
+        if not meta:
+            reason = 'its entry does not have the fields meta and data'
+            return DamagedRunError(run_id=run_id, seq=last, reason=reason)
+        try:
+            _snapshots([last], b'0 0', [json.loads(meta)], b'')
+        except (ValueError, TypeError, OverflowError) as e:
+            reason = f'its meta is damaged ({e})'
+            return DamagedRunError(run_id=run_id, seq=last, reason=reason)
+    return DamagedRunError(run_id=run_id, seq=last, reason='the log is damaged')
