@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from .document import FORMAT, Document, NewerFormatError
 from .errors import DamagedRunError, FormatVersionError
-from .runs import Snapshot
+from .runs import Snapshot, SnapshotData
 
 __all__ = ('Replay', 'assemble')
 
@@ -42,7 +42,7 @@ class Replay:
             raise ValueError(f'no snapshot of run {self.run_id!r} has been applied')
         return self._document
 
-    def apply(self, snapshot: Snapshot) -> None:
+    def apply(self, snapshot: Snapshot | SnapshotData) -> None:
         """Go on to the next snapshot.
 
         Raises:
@@ -66,7 +66,7 @@ class Replay:
         self.seq = snapshot.seq
 
 
-def assemble(run_id: str, snapshots: Iterable[Snapshot], *, at: int) -> Replay:
+def assemble(run_id: str, snapshots: Iterable[Snapshot | SnapshotData], *, at: int) -> Replay:
     """Put the document at snapshot `at` together, from the newest full snapshot before it and the
     deltas since.
 

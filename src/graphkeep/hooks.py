@@ -22,6 +22,7 @@ from .runs import (
     Run,
     RunQuery,
     Snapshot,
+    SnapshotData,
 )
 
 __all__ = ('Hooks', 'new_nonce', 'not_claimable', 'refused_claim')
@@ -89,9 +90,11 @@ class Hooks(ABC):
         """The run's header."""
 
     @abstractmethod
-    async def _read(self, run_id: str, at: int | None) -> tuple[Run, tuple[Snapshot, ...]] | None:
+    async def _read(
+        self, run_id: str, at: int | None
+    ) -> tuple[Run, Sequence[Snapshot | SnapshotData]] | None:
         """Header and snapshots, consistent: from the newest full snapshot not after `at` up to `at`
-        (default: the end).
+        (default: the end). Their data is enough.
         """
 
     @abstractmethod

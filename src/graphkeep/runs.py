@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 __all__ = (
     'Claim',
@@ -18,6 +18,7 @@ __all__ = (
     'Run',
     'RunQuery',
     'Snapshot',
+    'SnapshotData',
     'SnapshotKind',
     'Status',
     'check_labels',
@@ -100,6 +101,18 @@ class Snapshot:
     """What the task raised, for the event `error`."""
     created_at: datetime
     """When it was committed (UTC, the database's clock)."""
+
+
+class SnapshotData(NamedTuple):
+    """As much of a snapshot as a document is put together from.
+
+    A long run is read from thousands of deltas: a whole `Snapshot` of each takes longer than
+    applying it.
+    """
+
+    seq: int
+    kind: SnapshotKind
+    data: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

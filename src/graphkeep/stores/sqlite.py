@@ -12,7 +12,18 @@ from typing import Any, Literal, Self, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from ..errors import StoreClosedError
-from ..runs import Claim, Claimed, ClaimRequest, Commit, Draft, NewRun, Run, RunQuery, Snapshot
+from ..runs import (
+    Claim,
+    Claimed,
+    ClaimRequest,
+    Commit,
+    Draft,
+    NewRun,
+    Run,
+    RunQuery,
+    Snapshot,
+    SnapshotData,
+)
 from ..store import Store
 from ..urls import safe_url
 from .sqlite_connections import Reader, Writer
@@ -178,7 +189,7 @@ class SQLiteStore(Store):
     async def _header(self, run_id: str) -> Run | None:
         return await self._look(lambda reader: self._runs.header(reader, run_id))
 
-    async def _read(self, run_id: str, at: int | None) -> tuple[Run, tuple[Snapshot, ...]] | None:
+    async def _read(self, run_id: str, at: int | None) -> tuple[Run, Sequence[SnapshotData]] | None:
         return await self._look(lambda reader: self._runs.read(reader, run_id, at))
 
     async def _history(self, run_id: str, after: int, limit: int) -> Sequence[Snapshot]:

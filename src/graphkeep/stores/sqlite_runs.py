@@ -18,7 +18,18 @@ from ..errors import (
     StoreError,
     StoreUnavailableError,
 )
-from ..runs import Claim, Claimed, ClaimRequest, Commit, Draft, NewRun, Run, RunQuery, Snapshot
+from ..runs import (
+    Claim,
+    Claimed,
+    ClaimRequest,
+    Commit,
+    Draft,
+    NewRun,
+    Run,
+    RunQuery,
+    Snapshot,
+    SnapshotData,
+)
 from ..store import not_claimable, refused_claim
 from .sqlite_connections import Reader, Writer
 from .sqlite_file import SQLiteFile
@@ -233,7 +244,7 @@ class SQLiteRuns:
 
     def read(
         self, reader: Reader, run_id: str, at: int | None
-    ) -> tuple[Run, tuple[Snapshot, ...]] | None:
+    ) -> tuple[Run, list[SnapshotData]] | None:
         """As `Store._read`."""
         with reader.snapshot() as connection:
             run = self.find_one(connection, run_id, clock())
@@ -244,9 +255,10 @@ class SQLiteRuns:
             if last < first:
                 row = connection.execute(self._sql['select_full_seq'], (run_id, last)).fetchone()
                 if row[0] is None:
-                    return run, ()
+                    return run, []
                 first = row[0]
-            return run, self._snapshots(connection, run_id, first, last)
+            rows = connection.execute(self._sql['select_data'], (run_id, first, last))
+            return run, [SnapshotData._make(row) for row in rows.fetchall()]
 
     def history(self, reader: Reader, run_id: str, after: int, limit: int) -> tuple[Snapshot, ...]:
         """As `Store._history`."""

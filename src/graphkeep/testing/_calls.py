@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from ..runs import Claimed, ClaimRequest, Snapshot, Status
+from ..runs import Claimed, ClaimRequest, Snapshot, SnapshotData, Status
 from ..store import Store, new_nonce
 
 __all__ = ('ELSEWHERE', 'eventually', 'shape', 'take', 'text_at')
@@ -59,6 +59,6 @@ async def text_at(store: Store, run_id: str, at: int | None = None) -> bytes:
     return (await store.document(run_id, at=at)).to_json()
 
 
-def shape(snapshots: Sequence[Snapshot]) -> list[tuple[int, str]]:
+def shape(snapshots: Sequence[Snapshot | SnapshotData]) -> list[tuple[int, str]]:
     """Seq and kind of each."""
     return [(snapshot.seq, snapshot.kind) for snapshot in snapshots]

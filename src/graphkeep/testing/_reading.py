@@ -122,7 +122,8 @@ class Reading(Contract):
             assert await other.snapshots('run-1') == stored
             found = await other._read('run-1', None)
             assert found is not None
-            assert list(found[1]) == stored[-len(found[1]) :]
+            data = [(snapshot.seq, snapshot.kind, snapshot.data) for snapshot in stored]
+            assert [(s.seq, s.kind, s.data) for s in found[1]] == data[-len(found[1]) :]
 
     async def test_the_header_is_the_same_wherever_it_comes_from(self) -> None:
         async with self.make_store() as store:

@@ -108,6 +108,13 @@ WHERE run_id = ?1 AND seq BETWEEN ?2 AND ?3
 ORDER BY seq
 LIMIT ?4
 
+-- name: select_data
+-- What a document is put together from. A BLOB whatever a foreign hand stored: the document says what is wrong with it.
+SELECT seq, kind, CAST(data AS BLOB)
+FROM {prefix}_snapshots
+WHERE run_id = ?1 AND seq BETWEEN ?2 AND ?3
+ORDER BY seq
+
 -- name: find_runs
 -- Newest first, from (?1, ?2) on. Labels that a foreign hand made unreadable match nothing and stop nothing.
 SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, error, parent_run_id, parent_seq,
