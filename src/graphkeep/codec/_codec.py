@@ -9,9 +9,9 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
-from ..document import Tail
 from ..errors import LossyStateError
-from ._coder import Coder, join_object, misfit, split_object, undumpable
+from ..parts import Tail, render, split
+from ._coder import Coder, misfit, undumpable
 from ._exact import difference, undeclared
 from ._plan import FieldPlan, plan_for
 
@@ -225,8 +225,8 @@ class Codec(Generic[T]):
         if held is not None and not new:
             return Tail(start, b'', 0), held
         last = pieces[-1] if pieces else b''
-        joined = b','.join(pieces)
-        data = b''.join((b'[', joined, b']')) if held is None else Tail(start, joined, len(new))
+        text = b','.join(pieces)
+        data = b''.join((b'[', text, b']')) if held is None else Tail(start, text, len(new))
         return data, _SeenList(current, last)
 
     def _same_start(
@@ -256,18 +256,17 @@ class Codec(Generic[T]):
     def _encode_whole(self, value: Any, previous: Parts | None, everything: bool) -> Encoded:
         plan = self._plan
         data = _dumped(plan.coder, value, self.path)
-        before = join_object(previous) if isinstance(previous, Mapping) else previous
+        before = joined(previous) if isinstance(previous, Mapping) else previous
         if data != before or everything:
             if everything or not plan.certain(value):
                 plan.coder.prove(value, data, self.path)
         plan.proven.add(type(value))
-        parts = split_object(data) if data[:1] == b'{' else data
-        return Encoded(cast('bytes | dict[str, bytes | Tail]', parts), Seen())
+        return Encoded(cast('bytes | dict[str, bytes | Tail]', split(data)), Seen())
 
     def _prove_whole(self, value: Any, parts: Mapping[str, bytes | Tail]) -> None:
         """Load all parts together, as the code of the class sees them. Not when there is a `Tail`."""
         if not any(isinstance(part, Tail) for part in parts.values()):
-            data = join_object(cast('Mapping[str, bytes]', parts))
+            data = joined(cast('Mapping[str, bytes]', parts))
             self._plan.coder.prove(value, data, self.path)
 
     def decode(self, parts: Parts) -> T:
@@ -279,7 +278,7 @@ class Codec(Generic[T]):
         Raises:
             CodecError: It does not fit the declared type; `path` says where.
         """
-        data = join_object(parts) if isinstance(parts, Mapping) else parts
+        data = joined(parts) if isinstance(parts, Mapping) else parts
         try:
             return self._plan.coder.load(data)
         except (ValidationError, ValueError, TypeError, RecursionError) as error:
@@ -296,6 +295,13 @@ class Codec(Generic[T]):
                 last = _dumped(element, items[-1], at) if items else b''
                 lists[each.name] = _SeenList(items, last)
         return Seen(lists)
+
+
+def joined(parts: Mapping[str, bytes | bytearray]) -> bytes:
+    """The JSON object that has these members."""
+    pieces: list[bytes | bytearray | memoryview] = []
+    render(parts, pieces)
+    return b''.join(pieces)
 
 
 def _get(value: Any, name: str) -> Any:

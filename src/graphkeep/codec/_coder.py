@@ -16,10 +16,10 @@ from pydantic_core import (
 
 from ..errors import CodecError, LossyStateError
 from ._exact import Difference, Nothing, difference
-from ._schema import Schema, children, fields_of
+from ._schema import Schema, children, fields_of, references
 from ._surrogates import escaped_schema, from_marked, has_lone, to_marked
 
-__all__ = ('Coder', 'join_object', 'split_object')
+__all__ = ('Coder', 'follow', 'misfit', 'undumpable')
 
 _REPLACED = '\ufffd'.encode() * 3
 """What pydantic makes of a lone surrogate in a dictionary key, without a word."""
@@ -95,7 +95,7 @@ class Coder:
         needed: dict[str, Schema] = {}
         waiting = [schema]
         while waiting:
-            for ref in _references(waiting.pop()):
+            for ref in references(waiting.pop()):
                 if ref not in needed and ref in self._definitions:
                     needed[ref] = self._definitions[ref]
                     waiting.append(needed[ref])
@@ -204,21 +204,6 @@ _CORE_CONFIG: Any = {
     'val_json_bytes': 'base64',
     'ser_json_inf_nan': 'strings',
 }
-
-
-def _references(schema: Schema) -> set[str]:
-    found: set[str] = set()
-    waiting: list[Any] = [schema]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict):
-            held = cast('Schema', node)
-            if held.get('type') == 'definition-ref':
-                found.add(cast('str', held['schema_ref']))
-            waiting.extend(value for key, value in held.items() if key != 'metadata')
-        elif isinstance(node, (list, tuple)):
-            waiting.extend(cast('list[Any]', node))
-    return found
 
 
 def follow(value: Any, loc: Sequence[int | str], path: str) -> tuple[str, Any]:
@@ -348,55 +333,3 @@ def misfit(error: Exception, path: str) -> CodecError:
     return CodecError(
         f'What is stored as `{path}` does not fit the declared type: {reason}.', path=path
     )
-
-
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]')
-
-
-def split_object(data: bytes) -> dict[str, bytes]:
-    """The members of a compact JSON object: decoded key to the text of its value.
-
-    Args:
-        data: Compact JSON, an object.
-    """
-    parts: dict[str, bytes] = {}
-    depth = 0
-    key: str | None = None
-    start = 0
-    for match in _TOKENS.finditer(data):
-        token = match[0]
-        if token in (b'{', b'['):
-            depth += 1
-        elif token in (b'}', b']'):
-            depth -= 1
-            if depth == 0 and key is not None:
-                parts[key] = data[start : match.start()]
-        elif depth == 1 and token == b',' and key is not None:
-            parts[key] = data[start : match.start()]
-            key = None
-        elif depth == 1 and key is None and token[:1] == b'"':
-            key = _text(token)
-            start = match.end() + 1
-    return parts
-
-
-def join_object(parts: Mapping[str, bytes | bytearray]) -> bytes:
-    """The inverse of `split_object`."""
-    members: list[bytes | bytearray] = []
-    for name, data in parts.items():
-        members += (b',', _key(name), b':', data)
-    return b''.join((b'{', *members[1:], b'}'))
-
-
-def _key(name: str) -> bytes:
-    if name.isascii() and name.isidentifier():
-        return b'"%s"' % name.encode()
-    return _KEYS.dump(name)
-
-
-def _text(token: bytes) -> str:
-    inner = token[1:-1]
-    return cast('str', _KEYS.load(token)) if b'\\' in inner else inner.decode()
-
-
-_KEYS = Coder({'type': 'str'}, {})

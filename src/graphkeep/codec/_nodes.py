@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
-import typing_extensions
 from pydantic import BaseModel
 from pydantic_graph import BaseNode
 
 from ..errors import CodecError, LossyStateError, UnstorableTypeError
-from ._codec import Codec
-from ._coder import join_object
+from ._codec import Codec, joined
 from ._exact import undeclared
 
 __all__ = ('NodeCodec', 'UnknownNodeError')
@@ -72,7 +70,7 @@ class NodeCodec:
         with _without_snapshot_id(node):
             parts = self._codecs[node_id].encode(node).parts
         if isinstance(parts, dict):
-            return node_id, join_object(cast('dict[str, bytes]', parts))
+            return node_id, joined(cast('dict[str, bytes]', parts))
         return node_id, parts
 
     def decode(self, node_id: str, inputs: bytes) -> Node:
@@ -147,5 +145,3 @@ def _without_snapshot_id(node: Any) -> Iterator[None]:
         if held is not None:
             attributes[_SNAPSHOT_ID] = held
 
-
-_ = typing_extensions

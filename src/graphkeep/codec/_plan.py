@@ -11,14 +11,9 @@ from ..errors import UnstorableTypeError
 from ._certain import Certain, compile_certain, hooks_of, never
 from ._coder import Coder
 from ._markers import APPEND_ONLY
-from ._schema import (
-    Schema,
-    canonical,
-    core_schema,
-    definitions_of,
-    fields_of,
-    refuse_unstorable,
-)
+from ._canonical import canonical
+from ._schema import Schema, core_schema, definitions_of, fields_of
+from ._storable import refuse_unstorable
 
 __all__ = ('FieldPlan', 'Plan', 'plan_for')
 

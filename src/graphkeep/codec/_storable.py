@@ -1,0 +1,96 @@
+"""Types of which no useful value can be stored: found when the graph is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ..errors import UnstorableTypeError
+from ._schema import Schema, children, definitions_of, fields_of, put_it_in_deps
+
+__all__ = ('refuse_unstorable',)
+
+_UNSTORABLE = {
+    'arguments': 'call arguments',
+    'arguments-v3': 'call arguments',
+    'call': 'a call',
+    'callable': 'a callable',
+    'generator': 'a lazy iterable (say `list[…]`)',
+    'is-instance': 'an arbitrary class',
+    'is-subclass': 'a class',
+}
+_CONTAINERS = frozenset(
+    {'counter', 'defaultdict', 'deque', 'dict', 'frozenset', 'list', 'set', 'tuple'}
+)
+
+
+def refuse_unstorable(schema: Schema, path: str) -> None:
+    """Raise when no useful value of a schema can be dumped and loaded.
+
+    Args:
+        schema: As pydantic generated it.
+        path: The name of the value.
+
+    Raises:
+        UnstorableTypeError: With the path of the field.
+    """
+    inner, definitions = definitions_of(schema)
+    if found := _Search(definitions).search(inner, path):
+        at, message = found
+        raise UnstorableTypeError(message, path=at)
+
+
+class _Search:
+    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+        self._definitions = definitions
+        self._seen: set[str] = set()
+
+    def search(self, schema: Schema, path: str) -> tuple[str, str] | None:
+        """The path and the message of the first schema that cannot be stored."""
+        kind = cast('str', schema['type'])
+        if 'serialization' in schema and kind != 'dataclass':
+            return None
+        if kind in _UNSTORABLE:
+            return path, put_it_in_deps(path, schema.get('cls', _UNSTORABLE[kind]))
+        match kind:
+            case 'definition-ref':
+                ref = cast('str', schema['schema_ref'])
+                if ref in self._seen or ref not in self._definitions:
+                    return None
+                self._seen.add(ref)
+                return self.search(self._definitions[ref], path)
+            case 'json-or-python':
+                return self.search(schema['json_schema'], path)
+            case 'lax-or-strict':
+                return self.search(schema['lax_schema'], path)
+            case 'chain':
+                return None
+            case 'union' | 'tagged-union':
+                found = [self.search(choice, path) for choice in children(schema)]
+                return found[0] if found and all(found) else None
+            case _:
+                pass
+        if fields := fields_of(schema):
+            return self._search_fields(fields, path)
+        if kind in _CONTAINERS:
+            path = f'{path}[…]'
+        for child in children(schema):
+            if found := self.search(child, path):
+                return found
+        return None
+
+    def _search_fields(
+        self, fields: list[tuple[str, Schema]], path: str
+    ) -> tuple[str, str] | None:
+        for name, field in fields:
+            at = f'{path}.{name}'
+            if field.get('init_only') and field['schema'].get('type') != 'default':
+                return at, (
+                    f'`{at}` is an `InitVar` without a default. It is not kept on the object, so a '
+                    'stored value cannot be loaded again. Give it a default or make it a field.'
+                )
+            if field.get('serialization_exclude'):
+                continue
+            if found := self.search(field['schema'], at):
+                return found
+        return None
