@@ -188,11 +188,13 @@ class DamagedRunError(RunError, ValueError):
 
     def __init__(self, *, run_id: str, seq: int | None, reason: str) -> None:
         self.seq = seq
-        """The snapshot that is damaged."""
+        """The snapshot that is damaged; `None` for the header."""
         self.reason = reason
+        what = 'The header' if seq is None else f'Snapshot {seq}'
+        advice = f' An earlier snapshot may still be good: store.fork({run_id!r}, at=…).'
         super().__init__(
-            f'Snapshot {seq} of run {run_id!r} cannot be read: {reason}. Other runs are not '
-            f'affected. An earlier snapshot may still be good: store.fork({run_id!r}, at=…).',
+            f'{what} of run {run_id!r} cannot be read: {reason}. Other runs are not affected.'
+            f'{"" if seq is None else advice}',
             run_id=run_id,
         )
 

@@ -1,49 +1,53 @@
--- Every statement that changes something runs between BEGIN IMMEDIATE and COMMIT. Times are integers: microseconds since
--- 1970. The columns of a header, and of a snapshot, stand in the same order wherever they are read.
+-- Every statement that changes something runs between BEGIN IMMEDIATE and COMMIT. Times are
+-- integers: microseconds since 1970. The columns of a header, and of a snapshot, stand in the
+-- same order wherever they are read.
 
 -- name: find_meta
 -- Tells a database without our tables from one with them, without touching it.
 SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '{prefix}_meta'
 
 -- name: select_version
+-- As text: what is no number was not written by us.
 SELECT value FROM {prefix}_meta WHERE name = 'schema_version'
 
 -- name: store_version
--- In the transaction that made the tables so: a reader never sees a version whose tables are not there.
+-- In the transaction that made the tables so: a reader never sees a version whose tables are not
+-- there.
 INSERT INTO {prefix}_meta (name, value) VALUES ('schema_version', ?1)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- name: create_run
--- Of two who create a run one wins; the other changes nothing. The epoch starts at the microseconds of its creation, so a
--- run that is deleted and created again never meets an old epoch.
+-- Of two who create a run one wins; the other changes nothing. The epoch starts at the
+-- microseconds of its creation, so a run that is deleted and created again never meets an old
+-- epoch.
 INSERT INTO {prefix}_runs (
-  run_id, graph, status, seq, full_seq, epoch, owner, lease_until, nonce, labels, parent_run_id, parent_seq,
-  created_at, updated_at
+  run_id, graph, status, seq, full_seq, epoch, owner, lease_until, nonce, labels,
+  parent_run_id, parent_seq, created_at, updated_at
 )
 VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?5, ?5)
 ON CONFLICT (run_id) DO NOTHING
 
 -- name: insert_snapshot
--- A snapshot that is there is never written over: the primary key refuses it. The payload comes as bytes and is stored as
--- text, without being decoded on the way.
+-- A snapshot that is there is never written over: the primary key refuses it. The payload comes
+-- as bytes and is stored as text, without being decoded on the way.
 INSERT INTO {prefix}_snapshots (
   run_id, seq, kind, event, data, node, task, started_at, duration, error, created_at
 )
 VALUES (?1, ?2, ?3, ?4, CAST(?5 AS TEXT), ?6, ?7, ?8, ?9, ?10, ?11)
 
 -- name: append_running
--- The fence: only the holder of this epoch, at this seq. Status and owner stay, and are not mentioned: naming the status
--- would rewrite the index of unfinished runs at every step.
+-- The fence: only the holder of this epoch, at this seq. Status and owner stay, and are not
+-- mentioned: naming the status would rewrite the index of unfinished runs at every step.
 UPDATE {prefix}_runs
-SET seq = ?4, full_seq = CASE ?5 WHEN 'full' THEN ?4 ELSE full_seq END, nonce = ?6, error = ?7, updated_at = ?8,
-  lease_until = ?9
+SET seq = ?4, full_seq = CASE ?5 WHEN 'full' THEN ?4 ELSE full_seq END, nonce = ?6,
+  error = ?7, updated_at = ?8, lease_until = ?9
 WHERE run_id = ?1 AND epoch = ?2 AND seq = ?3 AND status = 'running'
 
 -- name: append_leaving
 -- The same fence; the claim is given up with the commit.
 UPDATE {prefix}_runs
-SET seq = ?4, full_seq = CASE ?5 WHEN 'full' THEN ?4 ELSE full_seq END, nonce = ?6, error = ?7, updated_at = ?8,
-  lease_until = NULL, owner = NULL, status = ?9
+SET seq = ?4, full_seq = CASE ?5 WHEN 'full' THEN ?4 ELSE full_seq END, nonce = ?6,
+  error = ?7, updated_at = ?8, lease_until = NULL, owner = NULL, status = ?9
 WHERE run_id = ?1 AND epoch = ?2 AND seq = ?3 AND status = 'running'
 
 -- name: drop_older
@@ -51,8 +55,9 @@ WHERE run_id = ?1 AND epoch = ?2 AND seq = ?3 AND status = 'running'
 DELETE FROM {prefix}_snapshots WHERE run_id = ?1 AND seq < ?2
 
 -- name: claim
--- One transaction decides and writes, so of several claimers one wins. A live claim is taken only by someone who names the
--- epoch that he knows to be dead (NULL matches none). A live claim with our own nonce is ours already, and stays as it is.
+-- One transaction decides and writes, so of several claimers one wins. A live claim is taken
+-- only by someone who names the epoch that he knows to be dead (NULL matches none). A live claim
+-- with our own nonce is ours already, and stays as it is.
 UPDATE {prefix}_runs
 SET status = 'running', epoch = epoch + 1, owner = ?2, lease_until = ?3, nonce = ?4, updated_at = ?5
 WHERE run_id = ?1
@@ -74,7 +79,8 @@ SET status = 'ready', owner = NULL, lease_until = NULL, updated_at = ?3
 WHERE run_id = ?1 AND epoch = ?2 AND status = 'running'
 
 -- name: cancel
--- The epoch is raised, so the next commit of whoever holds the run is refused. Twice changes nothing.
+-- The epoch is raised, so the next commit of whoever holds the run is refused. Twice changes
+-- nothing.
 UPDATE {prefix}_runs
 SET status = 'cancelled', epoch = epoch + 1, owner = NULL, lease_until = NULL, updated_at = ?2
 WHERE run_id = ?1 AND status NOT IN ('done', 'cancelled')
@@ -85,15 +91,18 @@ DELETE FROM {prefix}_runs
 WHERE run_id = ?1 AND (?3 OR status <> 'running' OR lease_until IS NULL OR lease_until <= ?2)
 
 -- name: delete_snapshots
+-- Only together with the header: a new run of the same id finds no old snapshot in its way.
 DELETE FROM {prefix}_snapshots WHERE run_id = ?1
 
 -- name: select_nonce
--- A header with the nonce of a write that did not match: an earlier attempt of the same write went through.
+-- A header with the nonce of a write that did not match: an earlier attempt of the same write
+-- went through.
 SELECT nonce FROM {prefix}_runs WHERE run_id = ?1
 
 -- name: select_run
-SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, error, parent_run_id, parent_seq,
-  created_at, updated_at
+-- The header. Whether the lease has passed is decided with the clock of the same call.
+SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, error,
+  parent_run_id, parent_seq, created_at, updated_at
 FROM {prefix}_runs
 WHERE run_id = ?1
 
@@ -102,6 +111,7 @@ WHERE run_id = ?1
 SELECT max(seq) FROM {prefix}_snapshots WHERE run_id = ?1 AND seq <= ?2 AND kind = 'full'
 
 -- name: select_snapshots
+-- Oldest first, by the primary key.
 SELECT seq, kind, event, CAST(data AS BLOB), node, task, started_at, duration, error, created_at
 FROM {prefix}_snapshots
 WHERE run_id = ?1 AND seq BETWEEN ?2 AND ?3
@@ -109,35 +119,38 @@ ORDER BY seq
 LIMIT ?4
 
 -- name: select_data
--- What a document is put together from. A BLOB whatever a foreign hand stored: the document says what is wrong with it.
+-- What a document is put together from. A BLOB whatever a foreign hand stored: the document says
+-- what is wrong with it.
 SELECT seq, kind, CAST(data AS BLOB)
 FROM {prefix}_snapshots
 WHERE run_id = ?1 AND seq BETWEEN ?2 AND ?3
 ORDER BY seq
 
 -- name: find_runs
--- Newest first, from (?1, ?2) on. Labels that a foreign hand made unreadable match nothing and stop nothing.
-SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, error, parent_run_id, parent_seq,
-  created_at, updated_at
+-- Newest first, from (?1, ?2) on. Labels that a foreign hand made unreadable match nothing and
+-- stop nothing.
+SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, error,
+  parent_run_id, parent_seq, created_at, updated_at
 FROM {prefix}_runs AS run
 WHERE (created_at, run_id) < (?1, ?2)
   AND (?3 IS NULL OR status IN (SELECT value FROM json_each(?3)))
   AND (?4 IS NULL OR graph = ?4)
   AND (?5 IS NULL OR parent_run_id = ?5)
   AND (?6 IS NULL OR updated_at < ?6)
-  AND (?7 IS NULL OR (status = 'running' AND coalesce(lease_until <= ?8, 0)) = ?7)
+  AND (?7 IS NULL OR (status = 'running' AND coalesce(lease_until <= ?8, 1)) = ?7)
   AND (?9 IS NULL OR CASE WHEN json_valid(labels) THEN NOT EXISTS (
     SELECT 1 FROM json_each(?9) AS wanted
     WHERE NOT EXISTS (
-      SELECT 1 FROM json_each(run.labels) AS label WHERE label.key = wanted.key AND label.value = wanted.value
+      SELECT 1 FROM json_each(run.labels) AS label
+      WHERE label.key = wanted.key AND label.value = wanted.value
     )
   ) END)
 ORDER BY created_at DESC, run_id DESC
 
 -- name: find_unfinished
 -- As find_runs, through the index of unfinished runs: for a query that excludes 'done'.
-SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, error, parent_run_id, parent_seq,
-  created_at, updated_at
+SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, error,
+  parent_run_id, parent_seq, created_at, updated_at
 FROM {prefix}_runs AS run
 WHERE status <> 'done'
   AND (created_at, run_id) < (?1, ?2)
@@ -145,11 +158,12 @@ WHERE status <> 'done'
   AND (?4 IS NULL OR graph = ?4)
   AND (?5 IS NULL OR parent_run_id = ?5)
   AND (?6 IS NULL OR updated_at < ?6)
-  AND (?7 IS NULL OR (status = 'running' AND coalesce(lease_until <= ?8, 0)) = ?7)
+  AND (?7 IS NULL OR (status = 'running' AND coalesce(lease_until <= ?8, 1)) = ?7)
   AND (?9 IS NULL OR CASE WHEN json_valid(labels) THEN NOT EXISTS (
     SELECT 1 FROM json_each(?9) AS wanted
     WHERE NOT EXISTS (
-      SELECT 1 FROM json_each(run.labels) AS label WHERE label.key = wanted.key AND label.value = wanted.value
+      SELECT 1 FROM json_each(run.labels) AS label
+      WHERE label.key = wanted.key AND label.value = wanted.value
     )
   ) END)
 ORDER BY created_at DESC, run_id DESC

@@ -1,4 +1,5 @@
--- The schema, version 1. Times are integers: microseconds since 1970, UTC. JSON is TEXT, for json_extract.
+-- The schema, version 1. Times are integers: microseconds since 1970, UTC. JSON is TEXT, for
+-- json_extract.
 
 -- name: create_meta
 -- One row: the schema version, written by the code after the statements of that version.
@@ -8,7 +9,8 @@ CREATE TABLE {prefix}_meta (
 )
 
 -- name: create_runs
--- One row a run: its header. Nothing that a step changes is in an index, so a step writes one page of it.
+-- One row a run: its header. Nothing that a step changes is in an index, so a step writes one
+-- page of it.
 CREATE TABLE {prefix}_runs (
   run_id TEXT NOT NULL PRIMARY KEY,
   graph TEXT,
@@ -28,7 +30,8 @@ CREATE TABLE {prefix}_runs (
 )
 
 -- name: create_snapshots
--- One row a commit, never updated. Not WITHOUT ROWID: there a payload above a quarter of a page takes a page of its own.
+-- One row a commit, never updated. Not WITHOUT ROWID: there a payload above a quarter of a page
+-- takes a page of its own.
 CREATE TABLE {prefix}_snapshots (
   run_id TEXT NOT NULL,
   seq INTEGER NOT NULL,
