@@ -70,7 +70,7 @@ def is_proven_dead(owner: str | None) -> bool:
     tell.
     """
     parts = (owner or '').split('/')
-    if len(parts) != 6 or not parts[1].isdecimal():
+    if len(parts) != 6 or not parts[1].isdecimal() or len(parts[1]) > 19:
         return False
     pid, started, boot, namespace = int(parts[1]), parts[2], parts[3], parts[4]
     if _UNKNOWN in (started, boot, namespace):
