@@ -111,7 +111,7 @@ class SQLiteFile:
         if not os.access(directory, os.W_OK):
             return StoreWriteError(
                 f'{said}. Its directory is read-only, and SQLite needs to create a -shm file there '
-                'even for reading. Copy the file to a directory that can be written.'
+                'even for reading. Copy it, with its -wal file, to a directory that can be written.'
             )
         return StoreUnavailableError(f'{said}. This process may have too many files open.')
 

@@ -1,0 +1,1 @@
+"""What is special to each database; what every store does is in `graphkeep.testing`."""
