@@ -112,6 +112,11 @@ class Journal:
         return self._lease is not None and self._lease.valid
 
     @property
+    def writing(self) -> bool:
+        """Whether a commit is in flight."""
+        return self._lease is not None and self._lease.writing
+
+    @property
     def epoch(self) -> int:
         """The epoch of the claim. Raises `LeaseLostError` without one."""
         return self._valid_lease().claim.epoch
@@ -174,7 +179,10 @@ class Journal:
 
         Raises:
             LeaseLostError: The claim was lost before.
+            StoreClosedError: The store was closed, which ended the claim.
         """
+        if not self.claimed:
+            await self.store.open()
         lease = self._valid_lease()
         data, kind = self.document.delta(change) or _NOTHING, 'delta'
         size = self.document.size_after(change)

@@ -21,7 +21,7 @@ from .shielding import Ending, to_its_end
 if TYPE_CHECKING:
     from .port import Port
 
-__all__ = ('Lease', 'LeaseKeeper', 'claiming', 'idle_holder')
+__all__ = ('Lease', 'LeaseKeeper', 'claiming', 'idle_holder', 'runs_step')
 
 logger = logging.getLogger('graphkeep')
 
@@ -82,6 +82,12 @@ def idle_holder(run_id: str, epoch: int) -> bool:
         return False
     lease.valid = False
     return True
+
+
+def runs_step(run_id: str, epoch: int) -> bool:
+    """Whether the claim that this process has on a run is one under which a step runs."""
+    lease = _held.get((run_id, epoch))
+    return lease is not None and (lease.busy or lease.writing)
 
 
 class LeaseKeeper:

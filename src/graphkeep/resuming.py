@@ -37,9 +37,9 @@ async def resume(
     graph: Graph[StateT, DepsT, RunEndT],
     persistence: StatePersistence[Any, Any],
     *,
-    deps: DepsT = None,
+    deps: DepsT | None = None,
     start: BaseNode[StateT, DepsT, RunEndT] | None = None,
-    state: StateT = None,
+    state: StateT | None = None,
 ) -> GraphRunResult[StateT, RunEndT]:
     """Continue a run to its end, wherever it stopped; with `start`, start it if it does not exist.
 

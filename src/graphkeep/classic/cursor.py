@@ -23,6 +23,7 @@ from ..errors import (
     LeaseLostError,
     RunBusyError,
     RunNotFoundError,
+    StoreClosedError,
     StoreUnavailableError,
 )
 from ..journal import Journal
@@ -91,6 +92,33 @@ class Cursor:
     def run_id(self) -> str:
         """The run."""
         return self._journal.run_id
+
+    @property
+    def claimed(self) -> bool:
+        """Whether this handle may write the run, as far as it knows."""
+        return self._journal.claimed
+
+    @property
+    def waits(self) -> bool:
+        """Whether the pending node has not begun."""
+        return self.pending is not None and self.pending.status in ('created', 'pending')
+
+    @property
+    def busy(self) -> bool:
+        """Whether a node runs, or what it did is being committed."""
+        running = self.pending is not None and self.pending.status == 'running'
+        return running or self._journal.writing
+
+    def is_meant(self, snapshot_id: str, node: object = None) -> bool:
+        """Whether upstream means the pending task: by an id it has, or by its very node object, to
+        which upstream gives a new id when the caller passes on what `load_next` gave.
+        """
+        pending = self.pending
+        if pending is None:
+            return False
+        if node is not None and node is pending.node and self.waits:
+            pending.snapshot_ids |= {snapshot_id}
+        return snapshot_id in pending.snapshot_ids
 
     @classmethod
     async def start(
@@ -209,13 +237,17 @@ class Cursor:
         if not journal.claimed:
             await journal.claim(allow=allow)
         journal.step_begins()
-        edited = inputs != pending.inputs
-        if edited or not journal.document.has_state(encoded.parts):
-            change = Change(state=encoded.parts)
-            if edited:
-                change.tasks[pending.task] = encode_task(node_id, inputs, born=journal.epoch)
-            await self._check(await journal.commit(change, event='edit'))
-            pending.inputs = inputs
+        try:
+            edited = inputs != pending.inputs
+            if edited or not journal.document.has_state(encoded.parts):
+                change = Change(state=encoded.parts)
+                if edited:
+                    change.tasks[pending.task] = encode_task(node_id, inputs, born=journal.epoch)
+                await self._check(await journal.commit(change, event='edit'))
+                pending.inputs = inputs
+        except BaseException:
+            journal.step_ends()
+            raise
         pending.seen = encoded.seen
         self.fresh = False
 
@@ -250,14 +282,13 @@ class Cursor:
             raise ending.cancelled from error
         raise error
 
-    async def leave(self, pending: Pending) -> None:
+    async def leave(self) -> None:
         """The pending node was cancelled: it has changed nothing, and the run can go on at once."""
-        pending.status = 'error'
         self._journal.step_ends()
         await self._give_up(None)
 
-    def settle_later(self) -> None:
-        """The pending node has run; `step` or `end` is about to commit what it did."""
+    def rest(self) -> None:
+        """The pending node runs no more: the claim is given up soon, if nothing follows."""
         self._journal.step_ends()
 
     # --- commits ---------------------------------------------------------------------------------
@@ -274,9 +305,14 @@ class Cursor:
                 started_at=pending.started_at,
                 duration=pending.duration,
             )
-        except LeaseLostError as lost:
+        except (LeaseLostError, StoreClosedError) as lost:
             ending = Ending[None](error=lost)
-        if ending.error is not None:
+        if isinstance(ending.error, (LeaseLostError, StoreClosedError, StoreUnavailableError)):
+            # There is nothing to be stored any more, or no way to store it now.
+            pending.status = 'error'
+            self._journal.step_ends()
+            await self._give_up(ending.error)
+        elif ending.error is not None:
             failing = await self._failed(pending, ending.error)
             return Ending(error=ending.error, cancelled=ending.cancelled or failing.cancelled)
         return ending
@@ -285,8 +321,7 @@ class Cursor:
         pending.status = 'error'
         journal = self._journal
         journal.step_ends()
-        if not journal.claimed or isinstance(error, (LeaseLostError, StoreUnavailableError)):
-            await self._give_up(error)
+        if not journal.claimed:
             return Ending()
         ending = await journal.fail(
             _describe(error, pending.node_id),

@@ -80,6 +80,8 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         self._verify: Verify = verify
         self._binding: Binding | None = None
         self._cursor: Cursor | None = None
+        self._left: Cursor | None = None
+        """Where an earlier session of this handle stopped: its pending node may still go on."""
         self._past: dict[str, SnapshotStatus] = {}
         """The snapshot ids that upstream used since `set_graph_types`, but the pending one's."""
         self._failed_too = False
@@ -101,11 +103,12 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
             RunBusyError: This handle is running a node.
         """
         self._check_idle()
-        self._binding = bind(graph, verify=self._verify, namespace=caller_namespace)
+        binding = bind(graph, verify=self._verify, namespace=caller_namespace)
+        if binding is not self._binding:
+            self._binding, self._cursor, self._left = binding, None, None
         self.graph_name = self.graph_name or graph.name
         self._past = {}
-        if self._cursor is not None and not self._cursor.fresh:
-            self._cursor = None
+        self._set_aside()
 
     def should_set_types(self) -> bool:
         """Whether no graph has been bound yet."""
@@ -123,9 +126,9 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         """
         if not self._belongs(next_node):
             return  # upstream's own error follows, and nothing is to be written before it
-        cursor = self._cursor
-        pending = None if cursor is None else cursor.pending
-        if pending is not None and snapshot_id in pending.snapshot_ids:
+        cursor = self._at(snapshot_id, next_node)
+        if cursor is not None and cursor.pending is not None:
+            cursor.pending.state = state
             return
         if snapshot_id in self._past:
             return  # it ran before: upstream's `GraphNodeStatusError` follows
@@ -164,7 +167,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         finally:
             self._remember(pending)
         self._past[end.get_snapshot_id()] = 'success'
-        self._cursor = None
+        self._cursor = self._left = None
 
     @asynccontextmanager
     async def record_run(self, snapshot_id: str) -> AsyncGenerator[None]:
@@ -177,9 +180,9 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
             RunBusyError: Another process is running the run.
             RunMovedError: Another process has run it since it was loaded.
         """
-        cursor = self._cursor
+        cursor = self._at(snapshot_id)
         pending = None if cursor is None else cursor.pending
-        if cursor is None or pending is None or snapshot_id not in pending.snapshot_ids:
+        if cursor is None or pending is None:
             raise await self._unknown(snapshot_id)
         GraphNodeStatusError.check(pending.status)
         was, pending.status = pending.status, 'running'
@@ -188,6 +191,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         except BaseException:
             pending.status = was
             raise
+        self._left = None
         pending.begins()
         try:
             yield
@@ -195,13 +199,19 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
             pending.ended('error')
             self._remember(pending)
             await cursor.fail(pending, e)
+        except GeneratorExit:
+            # Who closes a coroutine does not wait for it.
+            pending.ended('error')
+            self._remember(pending)
+            cursor.rest()
+            raise
         except BaseException:
             pending.ended('error')
             self._remember(pending)
-            await cursor.leave(pending)
+            await cursor.leave()
             raise
         pending.ended('success')
-        cursor.settle_later()
+        cursor.rest()
 
     async def load_next(self) -> NodeSnapshot[StateT, RunEndT] | None:
         """The pending node and its state, or `None` if the run is not there, has ended or failed.
@@ -217,10 +227,12 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         if run is None:
             run = await self._load()
         pending = None if self._cursor is None else self._cursor.pending
-        if run is None or pending is None:
+        if run is None:
             return None
-        if run.status == 'failed' and not self._failed_too:
-            self._cursor = None
+        if pending is None or (run.status == 'failed' and not self._failed_too):
+            if run.status != 'ready':
+                # A fork from an end waits for a node of the caller's; no other run does.
+                self._cursor = None
             return None
         return NodeSnapshot(
             state=pending.state,
@@ -234,9 +246,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
 
         The snapshots are copies: changing them changes nothing.
         """
-        pending = None if self._cursor is None else self._cursor.pending
-        here = None if pending is None else (pending.task, pending.status)
-        return await load_all(self.store, self.run_id, self._bound(), here)
+        return await load_all(self.store, self.run_id, self._bound(), self._cursor)
 
     # --- for graphkeep.resume ---------------------------------------------------------------------
 
@@ -259,6 +269,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
 
     async def _load(self) -> Run | None:
         self._check_idle()
+        self._set_aside()
         self._cursor = None
         loaded = await Cursor.load(self.store, self.run_id, self._bound())
         if loaded is None:
@@ -266,13 +277,28 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         run, self._cursor = loaded
         return run
 
+    def _set_aside(self) -> None:
+        if self._cursor is not None and not self._cursor.fresh:
+            self._left, self._cursor = self._cursor, None
+
+    def _at(self, snapshot_id: str, node: object = None) -> Cursor | None:
+        """The cursor, if upstream means its pending task; or else the one that was set aside."""
+        if self._cursor is not None and self._cursor.is_meant(snapshot_id, node):
+            return self._cursor
+        left = self._left
+        if left is not None and left.waits and left.is_meant(snapshot_id, node):
+            self._check_idle()
+            self._cursor, self._left = left, None
+            return left
+        return None
+
     async def _put(self, state: Any, node: Any, *, claimed: bool) -> None:
         """Start the run at `node`, or go on with it instead of the pending node."""
         if self._cursor is not None:
             failed = self._cursor.pending is not None and self._cursor.pending.status == 'error'
             await self._cursor.replace(state, node, allow=self._claimable(failed=failed))
             return
-        self._cursor = await Cursor.start(
+        cursor = await Cursor.start(
             self.store,
             self.run_id,
             self._bound(),
@@ -282,6 +308,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
             labels=self.labels,
             claimed=claimed,
         )
+        self._cursor, self._left = cursor, None
 
     async def _unknown(self, snapshot_id: str) -> Exception:
         """What upstream raises for a snapshot that is not the pending one."""
@@ -309,8 +336,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         return self._binding
 
     def _check_idle(self) -> None:
-        pending = None if self._cursor is None else self._cursor.pending
-        if pending is not None and pending.status == 'running':
+        if self._cursor is not None and self._cursor.busy:
             raise RunBusyError(
                 run_id=self.run_id, owner=owners.current(), lease_until=None, epoch=-1
             )

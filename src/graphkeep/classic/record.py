@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic_graph import End
 from pydantic_graph.persistence import EndSnapshot, NodeSnapshot, Snapshot, SnapshotStatus
 
+from .. import owner as owners
 from ..errors import CodecError, DamagedRunError, GraphChangedError, RunNotFoundError
 from ..history import Replay
+from ..leases import runs_step
 from ..runs import Run
 from ..runs import Snapshot as Stored
 from .binding import Binding
@@ -18,6 +20,7 @@ from .tasks import stored_task
 
 if TYPE_CHECKING:
     from ..store import Store
+    from .cursor import Cursor
 
 __all__ = ('load_all',)
 
@@ -36,7 +39,7 @@ class _Execution:
 
 
 async def load_all(
-    store: Store, run_id: str, binding: Binding, here: tuple[str, SnapshotStatus] | None
+    store: Store, run_id: str, binding: Binding, here: Cursor | None
 ) -> list[Snapshot[Any, Any]]:
     """Every execution of a node in the run, oldest first, and the end if it has ended; copies.
 
@@ -44,8 +47,7 @@ async def load_all(
         store: Where the run is.
         run_id: The run; one that does not exist has no history.
         binding: The codecs of its graph.
-        here: The pending task as the calling handle knows it: whether it is loaded or running is
-            not stored.
+        here: Where the calling handle stands: whether a task is loaded or running is not stored.
 
     Raises:
         DamagedRunError: A snapshot cannot be read.
@@ -73,7 +75,7 @@ async def load_all(
         except ValueError as e:
             raise DamagedRunError(run_id=run_id, seq=snapshot.seq, reason=str(e)) from e
     if executions and end is None:
-        executions[-1].status = _pending_status(run, executions[-1], here)
+        _complete(executions[-1], run, here)
     history: list[Snapshot[Any, Any]] = [
         NodeSnapshot(
             state=e.state,
@@ -115,18 +117,28 @@ def _read(
     )
 
 
-def _pending_status(
-    run: Run, pending: _Execution, here: tuple[str, SnapshotStatus] | None
-) -> SnapshotStatus:
-    """The start of a step is not stored: who holds the run tells."""
-    if (
-        here is not None
-        and here[0] == pending.task
-        and here[1] in ('created', 'pending', 'running')
-    ):
-        return here[1]
+def _complete(execution: _Execution, run: Run, here: Cursor | None) -> None:
+    """Say how the pending task stands: the start of a step is not stored, the holder tells."""
+    pending = None if here is None else here.pending
     if run.status == 'failed':
-        return 'error'
-    if run.status == 'running' and not run.interrupted:
-        return 'running'
-    return 'created'
+        execution.status = 'error'
+    elif (
+        here is not None
+        and pending is not None
+        and pending.task == execution.task
+        and pending.status != 'error'
+        and (here.claimed or run.status == 'ready')
+    ):
+        execution.status = pending.status
+        execution.started_at, execution.duration = pending.started_at, pending.duration
+    elif run.status == 'running' and not run.interrupted and _at_work(run):
+        execution.status = 'running'
+    else:
+        execution.status = 'created'
+
+
+def _at_work(run: Run) -> bool:
+    """Whether the holder of a claim may be running a node now."""
+    if owners.is_this_process(run.owner):
+        return runs_step(run.run_id, run.epoch)
+    return not owners.is_proven_dead(run.owner)

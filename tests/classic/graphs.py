@@ -1,0 +1,151 @@
+"""The graphs that the tests run, and what they look at afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from pydantic_graph import BaseNode, End, GraphRunContext
+from pydantic_graph.graph import Graph
+from pydantic_graph.persistence import EndSnapshot, NodeSnapshot
+
+from graphkeep import Run, Snapshot, Store
+
+Hook: TypeAlias = 'Callable[[Context, BaseNode[Any, Any, Any]], Awaitable[None]]'
+
+
+@dataclass
+class Order:
+    lines: list[str] = field(default_factory=list[str])
+    total: int = 0
+
+
+@dataclass
+class Deps:
+    """What is outside of the run: which nodes ran, and what happens in them."""
+
+    ran: list[str] = field(default_factory=list[str])
+    hooks: dict[str, Hook] = field(default_factory=dict[str, Hook])
+
+
+Context: TypeAlias = GraphRunContext[Order, Deps | None]
+
+
+async def visit(ctx: Context, node: BaseNode[Any, Any, Any]) -> None:
+    """Note that a node runs, and let the test do what it wants to there."""
+    if ctx.deps is not None:
+        name = type(node).__name__
+        ctx.deps.ran.append(name)
+        if hook := ctx.deps.hooks.get(name):
+            await hook(ctx, node)
+
+
+@dataclass
+class Pick(BaseNode[Order, Deps | None, int]):
+    item: str
+
+    async def run(self, ctx: GraphRunContext[Order, Deps | None]) -> Price:
+        await visit(ctx, self)
+        ctx.state.lines.append(self.item)
+        return Price(cents=len(self.item) * 100)
+
+
+@dataclass
+class Price(BaseNode[Order, Deps | None, int]):
+    cents: int
+
+    async def run(self, ctx: GraphRunContext[Order, Deps | None]) -> Pay:
+        await visit(ctx, self)
+        ctx.state.total += self.cents
+        return Pay()
+
+
+@dataclass
+class Pay(BaseNode[Order, Deps | None, int]):
+    tip: int = 0
+
+    async def run(self, ctx: GraphRunContext[Order, Deps | None]) -> Pick | End[int]:
+        await visit(ctx, self)
+        ctx.state.lines.append('paid')
+        return End(ctx.state.total + self.tip)
+
+
+orders = Graph[Order, Deps | None, int](nodes=(Pick, Price, Pay), name='orders')
+"""Three nodes: `Pick('tea')` ends with 300, and with the lines tea and paid."""
+
+
+def fails(error: BaseException, *, times: int = 1) -> Hook:
+    """A hook that raises, the first times it is called."""
+    left = [error] * times
+
+    async def hook(ctx: Context, node: BaseNode[Any, Any, Any]) -> None:
+        if left:
+            raise left.pop()
+
+    return hook
+
+
+# --- what is stored -------------------------------------------------------------------------------
+
+
+async def rows(store: Store, run_id: str) -> tuple[Run, list[Snapshot]]:
+    """All that the database holds of a run, but who has the claim."""
+    return await store.run(run_id), await store.snapshots(run_id)
+
+
+async def events(store: Store, run_id: str) -> list[str]:
+    """Why each snapshot of a run was written."""
+    return [snapshot.event for snapshot in await store.snapshots(run_id)]
+
+
+def count_calls(store: Store) -> Counter[str]:
+    """Count the calls of the database from now on, by hook: `create`, `claim`, `append`, …"""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        hook = getattr(store, f'_{name}')
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return await hook(*args, **kwargs)
+
+        setattr(store, f'_{name}', call)
+
+    for name in ('create', 'claim', 'append', 'renew', 'release', 'header', 'read', 'history'):
+        counted(name)
+    return calls
+
+
+def writes(calls: Counter[str]) -> dict[str, int]:
+    """The calls among these that write."""
+    return {
+        name: calls[name]
+        for name in ('create', 'claim', 'append', 'renew', 'release')
+        if calls[name]
+    }
+
+
+# --- histories ------------------------------------------------------------------------------------
+
+
+def shape(history: Sequence[NodeSnapshot[Any, Any] | EndSnapshot[Any, Any]]) -> list[Any]:
+    """A history without its clock readings and the random part of its ids."""
+    shaped: list[Any] = []
+    for each in history:
+        name = each.id.partition(':')[0]
+        if isinstance(each, EndSnapshot):
+            shaped.append((name, each.state, each.result))
+        else:
+            ran = each.start_ts is not None, each.duration is not None
+            shaped.append((name, each.status, each.state, each.node, *ran))
+    return shaped
+
+
+def nodes(history: Sequence[NodeSnapshot[Any, Any] | EndSnapshot[Any, Any]]) -> list[str]:
+    """A history as `Node status`, and `end`."""
+    return [
+        'end' if isinstance(each, EndSnapshot) else f'{type(each.node).__name__} {each.status}'
+        for each in history
+    ]
