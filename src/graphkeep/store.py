@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from . import owner as owners
 from .errors import RunBusyError, RunNotFoundError
+from .handle import Handle, IfExists
 from .hooks import new_nonce, not_claimable, refused_claim
 from .port import Port
 from .runs import Draft, NewRun, Run, RunQuery, Snapshot, Status, check_labels, check_run_id
@@ -38,12 +39,19 @@ class Store(Port):
     """
 
     def persistence(
-        self, run_id: str, *, graph: str | None = None, labels: Mapping[str, str] | None = None
+        self,
+        run_id: str,
+        *,
+        if_exists: IfExists = 'raise',
+        graph: str | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> StatePersistence[Any, Any]:
         """The handle of one run: what is passed as `persistence=` to pydantic-graph.
 
         Args:
             run_id: The name of the run, 1 to 512 bytes of UTF-8.
+            if_exists: What `PersistentGraph.run` does with a run that was started before: raise
+                `RunExistsError`, or `resume` it (giving the stored output of one that is done).
             graph: The name under which the run's graph is recorded; the graph's own name if
                 omitted.
             labels: Your own labels of a run that is started here, for finding it with
@@ -52,11 +60,16 @@ class Store(Port):
         Raises:
             ValueError: `run_id`, `graph` or a label cannot be stored.
         """
-        # The one place where the port knows a front end: late, because front ends stand on the
-        # port.
-        from .classic import StatePersistence
-
-        return StatePersistence(self, run_id, graph=graph, labels=labels)
+        # The one place where the port knows a front end: late, because front ends stand on it.
+        try:
+            from .classic import StatePersistence
+        except ModuleNotFoundError as e:
+            if e.name != 'pydantic_graph.persistence':
+                raise
+            # pydantic-graph 2: there is no BaseStatePersistence to be.
+            handle = Handle(self, run_id, if_exists=if_exists, graph=graph, labels=labels)
+            return cast('StatePersistence[Any, Any]', handle)
+        return StatePersistence(self, run_id, if_exists=if_exists, graph=graph, labels=labels)
 
     async def run(self, run_id: str) -> Run:
         """The header of a run.

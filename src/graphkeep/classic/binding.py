@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NewType, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import ref
 
-import pydantic_graph
 from pydantic_graph._utils import UNSET as GRAPH_UNSET
-from typing_extensions import TypeAliasType
-
-import graphkeep
 
 from ..codec import UNSET, Codec, NodeCodec, infer_types
 
 if TYPE_CHECKING:
     from pydantic_graph.graph import Graph
 
-__all__ = ('Binding', 'bind', 'caller_namespace')
+__all__ = ('Binding', 'Verify', 'bind')
 
 Verify = Literal['changed', 'always']
 
@@ -80,32 +73,3 @@ def bind(
     _bindings[key] = (ref(graph, lambda _: _bindings.pop(key, None)), binding)
     return binding
 
-
-_LIBRARIES = tuple(
-    str(Path(file).parent) + os.sep
-    for file in (pydantic_graph.__file__, graphkeep.__file__)
-    if file
-)
-
-
-def caller_namespace() -> dict[str, Any]:
-    """The types among the local names of the code that called: classes may have been defined in a
-    function.
-    """
-    names: dict[str, Any] = {}
-    frame = inspect.currentframe()
-    while frame is not None:
-        # A module's globals are found by the types themselves; of local names, inner ones win.
-        if frame.f_locals is not frame.f_globals and not frame.f_code.co_filename.startswith(
-            _LIBRARIES
-        ):
-            types = {name: value for name, value in frame.f_locals.items() if _is_type(value)}
-            names = {**types, **names}
-        frame = frame.f_back
-    return names
-
-
-def _is_type(value: object) -> bool:
-    return (
-        isinstance(value, (type, TypeVar, TypeAliasType, NewType)) or get_origin(value) is not None
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from ..errors import (
     StoreClosedError,
     StoreUnavailableError,
 )
+from ..failures import describe
 from ..journal import Journal
 from ..parts import Part, render, split
 from ..runs import Run, Status
@@ -324,7 +324,7 @@ class Cursor:
         if not journal.claimed:
             return Ending()
         ending = await journal.fail(
-            _describe(error, pending.node_id),
+            describe(error, pending.node_id),
             node=pending.node_id,
             task=pending.task,
             started_at=pending.started_at,
@@ -401,18 +401,3 @@ def _text(encoded: Encoded) -> bytes:
     pieces: list[Any] = []
     render(encoded.parts, pieces)
     return b''.join(pieces)
-
-
-def _describe(error: BaseException, node: str) -> dict[str, Any]:
-    """A stored error: class, message and the end of the traceback, as text."""
-    cls = type(error)
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
-        message = '(its message cannot be shown)'
-    return {
-        'type': f'{cls.__module__}.{cls.__qualname__}',
-        'message': message[:4_000],
-        'node': node,
-        'traceback': ''.join(traceback.format_exception(error))[-8_000:],
-    }

@@ -24,8 +24,10 @@ from pydantic_graph.persistence import (
 
 from .. import owner as owners
 from ..errors import GraphChangedError, RunBusyError
-from ..runs import Run, Status, check_labels, check_name, check_run_id
-from .binding import Binding, Verify, bind, caller_namespace
+from ..handle import Handle, IfExists
+from ..namespaces import caller_namespace
+from ..runs import Run, Status
+from .binding import Binding, Verify, bind
 from .cursor import Cursor, Pending
 from .record import load_all
 
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ('StatePersistence',)
 
 
-class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
+class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
     """One run in one store, wherever upstream takes a `BaseStatePersistence`.
 
     ```python
@@ -54,6 +56,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         store: Store,
         run_id: str,
         *,
+        if_exists: IfExists = 'raise',
         graph: str | None = None,
         labels: Mapping[str, str] | None = None,
         verify: Verify = 'changed',
@@ -63,6 +66,8 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         Args:
             store: Where the run is kept.
             run_id: The name of the run, 1 to 512 bytes of UTF-8.
+            if_exists: What `PersistentGraph.run` does with a run that was started before. Upstream's
+                own `graph.run` cannot continue one: there `graphkeep.resume` does.
             graph: The name the graph is recorded under; its own name if omitted.
             labels: Your own labels of a run that is started with this handle.
             verify: `always` loads everything back at every step before it is written, instead of
@@ -71,12 +76,7 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         Raises:
             ValueError: `run_id`, `graph` or a label cannot be stored.
         """
-        check_run_id(run_id)
-        check_name(graph, 'graph')
-        self.store = store
-        self.run_id = run_id
-        self.graph_name = graph
-        self.labels = check_labels(labels)
+        super().__init__(store, run_id, if_exists=if_exists, graph=graph, labels=labels)
         self._verify: Verify = verify
         self._binding: Binding | None = None
         self._cursor: Cursor | None = None
@@ -88,9 +88,6 @@ class StatePersistence(BaseStatePersistence[StateT, RunEndT]):
         """Whether a failed node may run again."""
         self._reopened: Run | None = None
         """What `reopened` has loaded for the next `load_next`."""
-
-    def __repr__(self) -> str:
-        return f'<StatePersistence of run {self.run_id!r} in {self.store!r}>'
 
     # --- types ------------------------------------------------------------------------------------
 

@@ -1,0 +1,56 @@
+"""The handle of one run in one store: what is passed as `persistence=`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from .runs import check_labels, check_name, check_run_id
+
+if TYPE_CHECKING:
+    from .store import Store
+
+__all__ = ('Handle', 'IfExists')
+
+IfExists = Literal['raise', 'resume']
+
+
+class Handle:
+    """One run in one store. Made by `store.persistence(run_id)`; nothing is read or written for it.
+
+    Beside pydantic-graph 1.x it is a `StatePersistence`, which upstream's own graphs take as well.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        *,
+        if_exists: IfExists = 'raise',
+        graph: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make a handle.
+
+        Args:
+            store: Where the run is kept.
+            run_id: The name of the run, 1 to 512 bytes of UTF-8.
+            if_exists: What `PersistentGraph.run` does with a run that was started before.
+            graph: The name the graph is recorded under; its own name if omitted.
+            labels: Your own labels of a run that is started with this handle.
+
+        Raises:
+            ValueError: `run_id`, `graph` or a label cannot be stored.
+        """
+        check_run_id(run_id)
+        check_name(graph, 'graph')
+        if if_exists not in ('raise', 'resume'):
+            raise ValueError(f"if_exists must be 'raise' or 'resume', got {if_exists!r}")
+        self.store = store
+        self.run_id = run_id
+        self.if_exists: IfExists = if_exists
+        self.graph_name = graph
+        self.labels = check_labels(labels)
+
+    def __repr__(self) -> str:
+        return f'<{type(self).__name__} of run {self.run_id!r} in {self.store!r}>'
