@@ -516,7 +516,7 @@ def test_a_damaged_delta_is_refused(delta: str) -> None:
 
 def test_the_whole_of_a_state_cannot_be_operated_on_as_an_object_when_it_is_none() -> None:
     document = Document(state=b'[1]')
-    with pytest.raises(ValueError, match='not an object'):
+    with pytest.raises(ValueError, match='is not an object'):
         document.apply(b'{"format":1,"state":{"a":null}}')
     with pytest.raises(ValueError, match='order'):
         document.apply(b'{"format":1,"order":{"state":["a"]}}')

@@ -36,12 +36,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from .parts import Part, Tail, added, name_of, split, wrong_start
-from .splices import splice, triples
+from .splices import triples
 
 __all__ = (
     'Change',
@@ -49,12 +49,12 @@ __all__ = (
     'operation',
     'operations',
     'read_head',
-    'spliced',
     'state_operations',
 )
 
 _SHORT = 32
 """A part up to this many bytes is set, not spliced: about as small, and easier to read."""
+_STARTS = (b'{"format":1,', b'{"format":1}')
 _VALUES = b',"values":['
 
 
@@ -166,7 +166,7 @@ def read_head(delta: bytes) -> tuple[dict[str, Any], int]:
         NewerFormatError: It was written in a newer format.
         ValueError: It is not a delta.
     """
-    if not delta.startswith((b'{"format":1,', b'{"format":1}')):
+    if not delta.startswith(_STARTS):
         raise wrong_start(delta)
     cut = delta.find(_VALUES)
     while cut >= 0:
@@ -190,17 +190,3 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
         return json.loads(text.decode())  # reads a lone surrogate in a key, too
     except (ValueError, RecursionError):
         return None
-
-
-def spliced(part: Any, step: Any, name: str, key: str = '') -> bytearray:
-    """A part after the triples `step`; a `bytearray` is changed in place.
-
-    Raises:
-        ValueError: `step` is no list of triples, or does not fit the part `name[key]`.
-    """
-    if isinstance(step, list) and isinstance(part, (bytes, bytearray)):
-        return splice(part, cast('list[Any]', step))
-    where = f'{name}[{key!r}]' if key else name
-    if isinstance(step, list):
-        raise ValueError(f'{where} is spliced, but is not there')
-    raise ValueError(f'unknown operation on {where}')

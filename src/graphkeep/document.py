@@ -23,7 +23,6 @@ from .delta import (
     operation,
     operations,
     read_head,
-    spliced,
     state_operations,
 )
 from .parts import (
@@ -43,6 +42,7 @@ from .parts import (
     split,
     wrong_start,
 )
+from .splices import splice
 
 __all__ = (
     'FORMAT',
@@ -63,6 +63,8 @@ _READ = 4
 _START = b'{"format":1,"state":'
 _OUTPUT = b',"output":'
 _FRAME = len(_START + b',"tasks":,"joins":,"next":}')
+_COMMA = ord(',')
+_OBJECTS = frozenset({'state', 'tasks', 'joins'})
 _SINGLE = frozenset({'state', 'next', 'output'})
 
 
@@ -181,6 +183,17 @@ class Document:
             size += len(_OUTPUT) if self.output is None else -len(self.output)
         return size
 
+    def has_state(self, state: bytes | Mapping[str, bytes | Tail]) -> bool:
+        """Whether the state is byte for byte, and key by key in this order, what it is already."""
+        if isinstance(state, bytes) or not isinstance(self.state, dict):
+            return state == self.state
+        if list(state) != list(self.state):
+            return False
+        for key, part in state.items():
+            if part.count if isinstance(part, Tail) else part != self.state[key]:
+                return False
+        return True
+
     def delta(self, change: Change) -> bytes:
         """The delta from the document as it is to what `change` makes of it; changes nothing.
 
@@ -263,31 +276,39 @@ class Document:
         self._objects = None
         values: list[tuple[dict[str, Any] | None, str, int]] = []
         for name, step in head.items():
-            if name == 'tasks' or name == 'joins' or (name == 'state' and isinstance(step, dict)):
-                parts: dict[str, Any] = getattr(self, name)
-                if not isinstance(step, dict) or isinstance(parts, (bytes, bytearray)):
-                    raise ValueError(f'{name!r} is not an object')
-                for key, inner in cast('dict[str, Any]', step).items():
-                    if type(inner) is int:
-                        values.append((parts, key, inner))
-                    elif inner is None:
-                        if parts.pop(key, None) is None:
-                            raise ValueError(f'{name}[{key!r}] is removed, but is not there')
-                    else:
-                        part = spliced(parts.get(key), inner, name, key)
-                        parts[key] = part if name == 'state' else bytes(part)
+            if name in _OBJECTS and isinstance(step, dict):
+                self._apply_object(name, cast('dict[str, Any]', step), values)
             elif name in _SINGLE:
                 if type(step) is int:
                     values.append((None, name, step))
                 else:
-                    part = spliced(getattr(self, name), step, name)
+                    part = _spliced(getattr(self, name), step, name)
                     setattr(self, name, part if name == 'state' else bytes(part))
             elif name != 'format' and name != 'order':
-                raise ValueError(f'unknown key {name!r}')
+                raise ValueError(f'unknown key, or not an object: {name!r}')
         if at or values:
             self._set_all(values, delta, at)
         if 'order' in head:
             self._reorder(head['order'])
+
+    def _apply_object(
+        self,
+        name: str,
+        steps: dict[str, Any],
+        values: list[tuple[dict[str, Any] | None, str, int]],
+    ) -> None:
+        """Remove and splice parts of the state, tasks or joins; add to `values` what is set."""
+        parts: dict[str, Any] = getattr(self, name)
+        if name == 'state' and not isinstance(self.state, dict):
+            raise ValueError('the state is not an object')
+        for key, step in steps.items():
+            if type(step) is int:
+                values.append((parts, key, step))
+            elif step is not None:
+                part = _spliced(parts.get(key), step, name, key)
+                parts[key] = part if name == 'state' else bytes(part)
+            elif parts.pop(key, None) is None:
+                raise ValueError(f'{name} {key!r} is removed, but is not there')
 
     def _set_all(
         self, values: list[tuple[dict[str, Any] | None, str, int]], delta: bytes, at: int
@@ -296,7 +317,7 @@ class Document:
         last = len(delta) - 2
         for parts, key, size in values:
             end = at + size
-            if size < 1 or (end != last and delta[end : end + 1] != b','):
+            if size < 1 or end > last or (end < last and delta[end] != _COMMA):
                 break
             if parts is not None:
                 parts[key] = delta[at:end]
@@ -305,7 +326,7 @@ class Document:
             else:
                 setattr(self, key, delta[at:end])
             at = end + 1
-        if at != last + 1 or not delta.endswith(b']}'):
+        if at != last + 1 or delta[last:] != b']}':
             raise ValueError('the lengths of its values do not fit')
 
     def _reorder(self, order: Any) -> None:
@@ -355,6 +376,15 @@ def wants_full(size: int, delta: int, *, full: int, deltas: int, since: int) -> 
 def _state(state: bytes | dict[str, Part]) -> bytes | dict[str, Part]:
     """A state as a document keeps it: an object split into its members."""
     return state if isinstance(state, dict) else cast('bytes | dict[str, Part]', split(state))
+
+
+def _spliced(part: Any, step: Any, name: str, key: str = '') -> bytearray:
+    """A part after an operation that should be a list of triples."""
+    if type(step) is not list:
+        raise ValueError(f'unknown operation on {name} {key!r}')
+    if not isinstance(part, (bytes, bytearray)):
+        raise ValueError(f'{name} {key!r} is spliced, but is not there')
+    return splice(part, cast('list[Any]', step))
 
 
 def _merged(parts: dict[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:

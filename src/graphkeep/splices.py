@@ -17,9 +17,9 @@ _ANCHOR = 32
 """Bytes that must agree before two texts are in step again; a splice costs about half of that."""
 _LONG = 4096
 """Texts that agree for so many bytes are taken to be in step."""
-_PATIENCE = 1000
+_PATIENCE = 200
 """How many places to look at, in one text, for a better one than the first."""
-_MOST_EDITS = 1024
+_MOST_EDITS = 512
 """Bounds the work for two texts that differ everywhere."""
 _FEW_EDITS = 8
 """Up to this many splices, moving the rest of a text in place is faster than copying all of it."""
@@ -43,7 +43,7 @@ def edits(old: Part, new: bytes) -> list[Edit]:
     patience = _PATIENCE
     while len(found) < _MOST_EDITS:
         b, d, looked = _in_step_again(old, a, old_end, new, c, new_end, patience)
-        patience -= looked
+        patience = max(0, patience - looked)
         if b == old_end and d == new_end:
             break
         found.append((a, b, c, d))
@@ -55,9 +55,9 @@ def edits(old: Part, new: bytes) -> list[Edit]:
 
 
 def triples(old: Part, new: bytes) -> bytes | None:
-    """`edits` as stored, a JSON list `[offset, delete, text, …]`; `None` if `new` is no longer."""
+    """`edits` as stored, a JSON list `[offset, delete, text, …]`; `None` if `new` takes less."""
     found = edits(old, new)
-    if sum([d - c for _, _, c, d in found]) >= len(new):
+    if sum([d - c for _, _, c, d in found]) > len(new) * 7 // 8:  # the rest goes into escapes
         return None
     stored = b'[%b]' % b','.join(
         [b'%d,%d,%b' % (a, b - a, to_json(new[c:d].decode())) for a, b, c, d in found]
@@ -117,17 +117,17 @@ def _in_step_again(
     """Where the texts agree again after they differ at `old[a]`, `new[c]`, or their ends.
 
     The first place is not always the best: texts repeat themselves, and when an entry was removed
-    from a thousand that look alike, each agrees with its neighbour for a while. So a place where they
-    agree for long is taken at once, and otherwise the best of several.
+    from a thousand that look alike, each agrees with its neighbour for a while. So a place where
+    they agree for long is taken at once, and otherwise the best of several.
 
     Returns:
-        The two positions, and how many places were looked at: one, when there is no `patience`.
+        The two positions, and how many places were looked at: one more than `patience` at most.
     """
     looked = 0
     best, best_score = (old_end, new_end), -(1 << 62)
     ahead = 16
     while c + ahead + _ANCHOR <= new_end and a + _ANCHOR <= old_end:
-        if looked and (ahead > 512 or looked >= patience):
+        if looked and ahead > 512:
             break
         at = c + ahead
         anchor = new[at : at + _ANCHOR]
@@ -140,7 +140,7 @@ def _in_step_again(
                 back = _common_tail(old, near, new, at, min(near - a, ahead))
                 longest = min(_LONG, old_end - near, new_end - at)
                 same = _common_head(old, near, new, at, longest)
-                if same == longest:
+                if same == longest or looked > patience:
                     return near - back, at - back, looked
                 if same - ahead + 2 * back > best_score:
                     best, best_score = (near - back, at - back), same - ahead + 2 * back
