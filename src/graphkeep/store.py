@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from . import owner as owners
@@ -61,14 +62,12 @@ class Store(Port):
             ValueError: `run_id`, `graph` or a label cannot be stored.
         """
         # The one place where the port knows a front end: late, because front ends stand on it.
-        try:
-            from .classic import StatePersistence
-        except ModuleNotFoundError as e:
-            if e.name != 'pydantic_graph.persistence':
-                raise
-            # pydantic-graph 2: there is no BaseStatePersistence to be.
+        if find_spec('pydantic_graph.persistence') is None:
+            # pydantic-graph 2 has no BaseStatePersistence to be.
             handle = Handle(self, run_id, if_exists=if_exists, graph=graph, labels=labels)
             return cast('StatePersistence[Any, Any]', handle)
+        from .classic import StatePersistence
+
         return StatePersistence(self, run_id, if_exists=if_exists, graph=graph, labels=labels)
 
     async def run(self, run_id: str) -> Run:
