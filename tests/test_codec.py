@@ -28,9 +28,7 @@ from typing import (
     Literal,
     NamedTuple,
     NewType,
-    Optional,
     TypeVar,
-    Union,
 )
 from zoneinfo import ZoneInfo
 
@@ -255,7 +253,7 @@ class Validated(BaseModel):
 
 class Excluding(BaseModel):
     a: int
-    hidden: int = Field(0, exclude=True)
+    hidden: int = Field(default=0, exclude=True)
 
 
 class Configured(BaseModel):
@@ -298,13 +296,11 @@ class Own:
 UserId = NewType('UserId', int)
 Numbers = te.TypeAliasType('Numbers', list[int])
 JsonValue = te.TypeAliasType(
-    'JsonValue', "Union[dict[str, JsonValue], list[JsonValue], str, int, float, bool, None]"
+    'JsonValue', 'dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None'
 )
 Pet = Annotated[Cat | Dog, Field(discriminator='kind')]
 AliasedPet = Annotated[AliasedCat | AliasedDog, Field(discriminator='kind')]
 PARIS = ZoneInfo('Europe/Paris')
-_ = Union
-
 
 
 def named(value: Any) -> str:
@@ -434,7 +430,7 @@ KEPT: list[tuple[Any, Any]] = [
     (bool | int, 1),
     (datetime | str, 'hello'),
     (datetime | str, datetime(2025, 1, 1)),  # noqa: DTZ001
-    (Optional[int], None),
+    (int | None, None),
     (Literal['a', 1, True], 1),
     (Literal['a', 'b'], 'a'),
     (Annotated[int, Field(ge=0)], 3),
@@ -463,7 +459,9 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, BaseModel):
         return a == b and same(vars(a), vars(b))
     if isinstance(a, dict):
-        return a == b and all(same(a[k], b[k]) for k in a) and set(map(type, a)) == set(map(type, b))
+        return (
+            a == b and all(same(a[k], b[k]) for k in a) and set(map(type, a)) == set(map(type, b))
+        )
     if isinstance(a, list | tuple | deque):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, set | frozenset):
@@ -521,7 +519,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (list[str], ['a', None], '[1]'),
     (set[int], [1], ''),
     (frozenset[int], {1}, ''),
-    (tuple[int, str], (1,), ''),
+    (tuple[int, str], (1,), '[1]'),
     (Sequence[int], (1,), ''),
     (Any, (1,), ''),
     (Any, {1: 2}, '[1]'),
@@ -564,7 +562,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (list[Pet], [Cat.model_construct(kind='dog')], '[0]'),
     (Color, 'r', ''),
     (Literal['a', 'b'], Word.YES, ''),
-    (Point, Point('x'), ''),  # pyright: ignore[reportArgumentType]
+    (Point, Point('x'), '[0]'),  # pyright: ignore[reportArgumentType]
     (type(None), 1, ''),
 ]
 
@@ -576,7 +574,7 @@ def test_what_would_change_is_refused_with_its_path(type_: Any, value: Any, path
         for seen in (False, True):
             codec = Codec[Any](declared, path='state')
             if seen:
-                codec._plan.proven.add(type(held))  # pyright: ignore[reportPrivateUsage]
+                codec._plan.proven.add(type(held))
             with pytest.raises(LossyStateError, match='Nothing was written') as caught:
                 codec.encode(held)
             if re.search('nested too deeply|itself|Invalid JSON', str(caught.value)):
@@ -637,7 +635,7 @@ def test_what_cannot_be_stored_is_refused_when_bound(type_: Any, path: str) -> N
 
 
 def test_a_name_that_does_not_resolve_is_refused_when_bound() -> None:
-    with pytest.raises(UnstorableTypeError, match='Nowhere.*namespace='):
+    with pytest.raises(UnstorableTypeError, match=r'Nowhere.*namespace='):
         Codec(Undefined, path='state')
     assert Codec(Undefined, path='state', namespace={'Nowhere': int}).encode(Undefined(1)).parts
 
@@ -652,7 +650,7 @@ def test_a_namespace_wins_over_the_module() -> None:
         item: Item
 
     codec = Codec(Order, path='state', namespace=locals())
-    order = Order(Item('x'))
+    order = Order(Item('x'))  # pyright: ignore[reportArgumentType]
     assert codec.decode(codec.encode(order).parts) == order  # pyright: ignore[reportArgumentType]
 
 
@@ -713,7 +711,7 @@ def test_sets_have_one_order_in_every_process() -> None:
 
 def test_what_does_not_fit_on_loading_names_the_path() -> None:
     codec = Codec(Tree, path='state')
-    with pytest.raises(CodecError, match='stored as `state.children') as caught:
+    with pytest.raises(CodecError, match=r'stored as `state.children') as caught:
         codec.decode({'value': b'1', 'children': b'[{"value":1},{"value":"x"}]'})
     assert caught.value.path == 'state.children[1].value'
     with pytest.raises(CodecError):
@@ -732,7 +730,7 @@ def test_private_attributes_are_not_kept() -> None:
     value = Private(a=1)
     value._p = 5
     codec = Codec(Private, path='state')
-    assert codec.decode(codec.encode(value).parts)._p == 0  # pyright: ignore
+    assert codec.decode(codec.encode(value).parts)._p == 0  # pyright: ignore[reportPrivateUsage, reportArgumentType]
 
 
 def test_init_false_fields_are_restored() -> None:
@@ -848,9 +846,11 @@ scalars = (
 )
 natural = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.text(st.characters(codec=None), max_size=3), inner, max_size=3)
-    | st.tuples(inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(codec=None), max_size=3), inner, max_size=3)
+        | st.tuples(inner)
+    ),
     max_leaves=8,
 )
 
@@ -864,6 +864,13 @@ def test_undeclared_values_come_back_or_are_refused(value: Any) -> None:
     except LossyStateError:
         return
     assert same(codec.decode(parts), value)  # pyright: ignore[reportArgumentType]
+
+
+def outcome(codec: Codec[Any], value: Any) -> Any:
+    try:
+        return codec.encode(value).parts
+    except LossyStateError as error:
+        return error.path
 
 
 class Closed(BaseModel):
@@ -901,11 +908,4 @@ def test_what_is_let_through_unchecked_comes_back(fields: dict[str, Any]) -> Non
     strict = Codec(Closed, path='state', verify='always')
     quick = Codec(Closed, path='state')
     quick.encode(Closed())
-    try:
-        expected = strict.encode(value).parts
-    except LossyStateError as error:
-        with pytest.raises(LossyStateError) as caught:
-            quick.encode(value)
-        assert caught.value.path == error.path
-    else:
-        assert quick.encode(value).parts == expected
+    assert outcome(quick, value) == outcome(strict, value)

@@ -153,7 +153,7 @@ def test_a_node_comes_back(node: Any) -> None:
     back = CODEC.decode(node_id, inputs)
     assert node_id == type(node).__name__
     assert b'snapshot' not in inputs
-    assert getattr(node, '__snapshot_id') == 'Node:1'  # noqa: B009
+    assert getattr(node, '__snapshot_id') == 'Node:1'
     assert type(back) is type(node)
     if not isinstance(node, Bare):
         assert back == node or vars(back).keys() < vars(node).keys()
@@ -210,7 +210,7 @@ def test_attributes_that_are_no_fields_are_refused() -> None:
 def test_a_node_that_its_post_init_would_change_is_refused() -> None:
     node = Derived(4)
     node.twice = 77
-    with pytest.raises(LossyStateError, match='77.*8') as caught:
+    with pytest.raises(LossyStateError, match=r'77.*8') as caught:
         CODEC.encode(node)
     assert caught.value.path == 'Derived.twice'
 
@@ -246,7 +246,7 @@ def test_classes_defined_in_a_function() -> None:
         place: Place
         then: Local | None = None
 
-    with pytest.raises(UnstorableTypeError, match="'Place'.*namespace="):
+    with pytest.raises(UnstorableTypeError, match=r"'Place'.*namespace="):
         NodeCodec({'Local': Local})
     codec = NodeCodec({'Local': Local}, namespace=locals())
     node = Local(Place(1), Local(Place(2)))

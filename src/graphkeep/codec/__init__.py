@@ -1,13 +1,14 @@
-"""Python values as canonical JSON, by the types a graph declares; what would not come back is refused.
+"""Python values as canonical JSON, by the types a graph declares, and back without loss.
 
 ```python
 codec = Codec(State, path='state')
-encoded = codec.encode(state)                  # parts: {'topic': b'"bees"', 'messages': b'[…]'}
+encoded = codec.encode(state)  # parts: {'topic': b'"bees"', 'messages': b'[…]'}
 again = codec.encode(state, previous=encoded.parts, seen=encoded.seen)
 state = codec.decode(encoded.parts)
 ```
 
-Pure: no I/O, no `async`, no class name is ever stored.
+A value that would not come back as it is raises `LossyStateError`, before anything is written.
+Pure: no I/O, no `async`; the name of a class is never stored.
 """
 
 from __future__ import annotations

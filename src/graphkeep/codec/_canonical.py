@@ -75,7 +75,10 @@ def _canonical(node: Any, definitions: Mapping[str, Schema], *, key: bool = Fals
             declared = tuple(copy['fields'])
             copy['serialization'] = _serialized_by(partial(order_keys, declared), copy)
         case 'float' if not key and not copy.get('strict'):
-            union = {'type': 'union', 'choices': [{'type': 'int', 'strict': True}, _anonymous(copy)]}
+            union = {
+                'type': 'union',
+                'choices': [{'type': 'int', 'strict': True}, _anonymous(copy)],
+            }
             return _in_place_of(copy, union)
         case 'json' if 'schema' in copy:
             return _in_place_of(copy, copy['schema'])

@@ -1,14 +1,14 @@
 """Which values need no loading back: their class alone says that JSON keeps them.
 
-`compile_certain(schema)` makes a predicate that is true only for values that are certain to come back
-with the same classes and contents. False means: load it and look.
+`compile_certain(schema)` makes a predicate that is true only for values that are certain to come
+back with the same classes and contents. False means: load it and look.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from typing import Any, cast
@@ -27,9 +27,15 @@ _MAX_DEPTH = 60
 _MAX_BITS = 14_000
 """Longer integers may not fit into the 4,300 digits Python converts."""
 _NATURAL_SCALARS = frozenset({str, bool, type(None)})
-_TEXT_SETTINGS = frozenset({
-    'str_max_length', 'str_min_length', 'str_strip_whitespace', 'str_to_lower', 'str_to_upper',
-})
+_TEXT_SETTINGS = frozenset(
+    {
+        'str_max_length',
+        'str_min_length',
+        'str_strip_whitespace',
+        'str_to_lower',
+        'str_to_upper',
+    }
+)
 _NO_CONSTRAINT = frozenset({'type', 'metadata', 'ref', 'strict', 'cls'})
 _ZONES = frozenset({TzInfo, timezone})
 
@@ -187,7 +193,9 @@ class _Compiler:
     def _tuple(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
         if not _free(schema, 'items_schema', 'variadic_item_index'):
             return never
-        items = [self.compile(item, config) for item in cast('list[Schema]', schema['items_schema'])]
+        items = [
+            self.compile(item, config) for item in cast('list[Schema]', schema['items_schema'])
+        ]
         if 'variadic_item_index' in schema:
             return _every(tuple, items[0]) if len(items) == 1 else never
 
@@ -360,7 +368,7 @@ def _is_datetime(value: Any) -> bool:
     if type(value) is not datetime:
         return False
     zone = value.tzinfo
-    if zone is None or zone is timezone.utc:
+    if zone is None or zone is UTC:
         return True
     return type(zone) in _ZONES and _whole_minutes(value.utcoffset())
 
@@ -383,9 +391,7 @@ def _is_natural(value: Any, depth: int = 0) -> bool:
     if cls is list:
         return all(_is_natural(item, depth + 1) for item in value)
     if cls is dict:
-        return all(
-            type(key) is str and _is_natural(item, depth + 1) for key, item in value.items()
-        )
+        return all(type(key) is str and _is_natural(item, depth + 1) for key, item in value.items())
     return False
 
 

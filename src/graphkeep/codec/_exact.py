@@ -1,4 +1,4 @@
-"""Whether a value that was loaded back is the value that was dumped: same classes, same contents."""
+"""Whether a value that was loaded back is the one that was dumped: its classes, its contents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def difference(was: Any, became: Any, path: str) -> Difference | None:
     Returns:
         The first difference in depth-first order, or `None`.
     """
-    cls = type(was)
+    cls = cast('type', type(was))
     if cls is not type(became):
         return Difference(path, was, became)
     if cls in _PLAIN:
@@ -117,9 +117,7 @@ def _unordered(was: Iterable[Any], became: Iterable[Any], path: str) -> Differen
     return None
 
 
-def _attributes(
-    was: object, became: object, names: Iterable[str], path: str
-) -> Difference | None:
+def _attributes(was: object, became: object, names: Iterable[str], path: str) -> Difference | None:
     for name in names:
         a, b = getattr(was, name, _MISSING), getattr(became, name, _MISSING)
         if a is b or (a.__class__ in _PLAIN and a.__class__ is b.__class__ and a == b):
@@ -142,7 +140,7 @@ def _fields(cls: type) -> tuple[tuple[str, ...], frozenset[str]]:
 
 
 def _dataclass(was: Any, became: Any, path: str) -> Difference | None:
-    compared, declared = _fields(type(was))
+    compared, declared = _fields(cast('type', type(was)))
     if found := _attributes(was, became, compared, path):
         return found
     return _undeclared(was, became, declared, path)
@@ -157,9 +155,7 @@ def _model(was: BaseModel, became: BaseModel, path: str) -> Difference | None:
     return _undeclared(was, became, declared, path)
 
 
-def _undeclared(
-    was: object, became: object, declared: Set[str], path: str
-) -> Difference | None:
+def _undeclared(was: object, became: object, declared: Set[str], path: str) -> Difference | None:
     attributes = getattr(was, '__dict__', None)
     if attributes is None or attributes.keys() <= declared:
         return None

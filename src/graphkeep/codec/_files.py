@@ -1,8 +1,8 @@
 """pydantic-ai's `BinaryContent` and `BinaryImage`: kept apart, as pydantic-ai's own JSON does not.
 
-pydantic-ai stores both as `{"kind": "binary", …}` and chooses a class when it loads an image: in some
-places the base class, in others the subclass, and the two are not equal. So the stored form of an
-image says which one it was: `"narrow": true` for `BinaryImage`. pydantic-ai ignores the key.
+pydantic-ai stores both as `{"kind": "binary", …}` and chooses a class when it loads an image: in
+some places the base class, in others the subclass, and the two are not equal. So the stored form of
+an image says which one it was: `"narrow": true` for `BinaryImage`. pydantic-ai ignores the key.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _base(cls: type) -> type | None:
 
 
 def _dump(value: Any, handler: Any) -> Any:
-    cls = type(value)
+    cls = cast('type', type(value))
     base = _base(cls)
     if base is None:
         raise PydanticSerializationUnexpectedValue(f'Expected `BinaryContent`, got {cls.__name__}')
@@ -79,17 +79,17 @@ def _load(value: Any, handler: Any) -> Any:
     rest = cast('dict[str, Any]', value).copy()
     narrow = rest.pop(_HINT)
     loaded = handler(rest)
-    base = _base(type(loaded))
+    base = _base(cast('type', type(loaded)))
     if base is None:
         return loaded
     return _as(_image_class(base) if narrow else base, loaded)
 
 
-def _as(cls: type, value: Any) -> Any:
+def _as(cls: type[Any], value: Any) -> Any:
     """The same file in the other class; both have the same fields."""
     if type(value) is cls:
         return value
-    made: Any = object.__new__(cls)
+    made = cast('Any', object.__new__(cls))
     vars(made).update(vars(value))
     return made
 

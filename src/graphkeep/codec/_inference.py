@@ -33,8 +33,8 @@ def infer_types(
 ) -> tuple[Any, Any]:
     """The state type and the run end type of a classic graph.
 
-    Upstream's `Graph.inferred_types` looks at bases that are `BaseNode[…]` themselves, and at nothing
-    behind them. Here type variables are followed through every base class.
+    Upstream's `Graph.inferred_types` looks at bases that are `BaseNode[…]` themselves, and at
+    nothing behind them. Here type variables are followed through every base class.
 
     Args:
         nodes: Node classes, or generic aliases of them, in the order of the graph.
@@ -43,21 +43,30 @@ def infer_types(
         namespace: Local names that forward references may use.
 
     Returns:
-        State type: the first one a node names. End type: that of all nodes that end the run, a union
-        if they differ. `None` where no node names one.
+        State type: the first one a node names. End type: that of all nodes that end the run, a
+        union if they differ. `Any` where nodes say no more than `Any` or a type variable, `None`
+        where they say nothing.
     """
     ends: list[Any] = []
+    vague_state = vague_end = False
     for node in nodes:
         arguments = node_arguments(node, namespace)
-        if arguments and state_type is UNSET and not _says_nothing(arguments[0]):
+        if arguments and _says_nothing(arguments[0]):
+            vague_state = True
+        elif arguments and state_type is UNSET:
             state_type = arguments[0]
         if len(arguments) == 3:
             end = arguments[2]
-            if not _says_nothing(end) and not _is_never(end) and end not in ends:
+            if _says_nothing(end):
+                vague_end = True
+            elif not _is_never(end) and end not in ends:
                 ends.append(end)
     if end_type is UNSET:
-        end_type = cast('Any', typing.Union)[tuple(ends)] if ends else None
-    return None if state_type is UNSET else state_type, end_type
+        nothing = Any if vague_end else None
+        end_type = cast('Any', typing.Union)[tuple(ends)] if ends else nothing
+    if state_type is UNSET:
+        state_type = Any if vague_state else None
+    return state_type, end_type
 
 
 def node_arguments(node: Any, namespace: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
@@ -74,21 +83,30 @@ def node_arguments(node: Any, namespace: Mapping[str, Any] | None = None) -> tup
 
 def _arguments(cls: type) -> tuple[Any, ...]:
     for base in typing_extensions.get_original_bases(cls):
-        origin = typing.get_origin(base) or base
+        origin, arguments = _origin(base)
         if origin is BaseNode:
-            if arguments := typing.get_args(base):
+            if arguments:
                 return arguments
         elif isinstance(origin, type) and issubclass(origin, BaseNode):
-            given = dict(zip(_parameters(origin), typing.get_args(base), strict=False))
-            if found := _arguments(origin):
+            inner = cast('type', origin)
+            given = dict(zip(_parameters(inner), arguments, strict=False))
+            if found := _arguments(inner):
                 return tuple(_substitute(each, given) for each in found)
     return ()
 
 
+def _origin(base: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A base class, and what it was given; pydantic makes a class of its own for `Model[int]`."""
+    made = getattr(base, '__pydantic_generic_metadata__', None)
+    if typing.get_origin(base) is None and made is not None and made['origin'] is not None:
+        return made['origin'], made['args']
+    return typing.get_origin(base) or base, typing.get_args(base)
+
+
 def _parameters(cls: type) -> tuple[Any, ...]:
     parameters = getattr(cls, '__parameters__', ())
-    metadata = getattr(cls, '__pydantic_generic_metadata__', None)
-    return tuple(parameters or (metadata or {}).get('parameters', ()))
+    metadata = cast('dict[str, Any]', getattr(cls, '__pydantic_generic_metadata__', {}))
+    return tuple(parameters or metadata.get('parameters', ()))
 
 
 def _substitute(type_: Any, given: Mapping[Any, Any]) -> Any:
@@ -101,7 +119,7 @@ def _substitute(type_: Any, given: Mapping[Any, Any]) -> Any:
 
 
 def _evaluated(type_: Any, cls: type, namespace: Mapping[str, Any] | None) -> Any:
-    """Resolve a forward reference, e.g. `BaseNode['State']`; one that is unknown is left as it is."""
+    """Resolve a forward reference, e.g. `BaseNode['State']`; an unknown one is left as it is."""
     if isinstance(type_, typing.ForwardRef):
         type_ = type_.__forward_arg__
     if not isinstance(type_, str):
@@ -122,4 +140,3 @@ def _says_nothing(type_: Any) -> bool:
 
 def _is_never(type_: Any) -> bool:
     return type_ in (typing.Never, typing.NoReturn, typing_extensions.Never)
-

@@ -25,9 +25,7 @@ class AppendOnly:
     """
 
     @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Marks the schema of the list, so that the codec finds it however the field is written."""
         schema = handler(source).copy()
         schema['metadata'] = {**schema.get('metadata', {}), APPEND_ONLY: True}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -30,7 +30,8 @@ class UnknownNodeError(CodecError, LookupError):
 class NodeCodec:
     """Encodes the nodes of a graph; a node is stored as `{"node": id, "inputs": {…}}`.
 
-    A node's own fields are its inputs, apart from the id: fields called `node_id` or `kind` are safe.
+    A node's own fields are its inputs, apart from the id: fields called `node_id` or `kind` are
+    safe.
     A node class may be a dataclass, a pydantic model, or a class without fields.
 
     Args:
@@ -58,7 +59,7 @@ class NodeCodec:
         """The id of a node and its inputs as a JSON object.
 
         Raises:
-            LossyStateError: The node would not come back as it is, or its class is not in the graph.
+            LossyStateError: The node would not come back as it is, or is not in the graph.
         """
         node_id = self._ids.get(type(node))
         if node_id is None:
@@ -95,8 +96,9 @@ class _Bare:
     def __init__(self, cls: type, node_id: str) -> None:
         if cls.__init__ is not object.__init__ or _slots(cls):
             raise UnstorableTypeError(
-                f'The node `{node_id}` has its own `__init__` but no declared fields, so what it holds '
-                'cannot be stored. Make it a dataclass: add `@dataclass` and declare its fields.',
+                f'The node `{node_id}` has its own `__init__` but no declared fields, so what it '
+                'holds cannot be stored. Make it a dataclass: add `@dataclass` and declare its '
+                'fields.',
                 path=node_id,
             )
         self._cls = cls
@@ -123,7 +125,7 @@ class _Empty:
 _EMPTY = _Empty()
 
 
-def _has_fields(cls: type) -> bool:
+def _has_fields(cls: type[Any]) -> bool:
     return (
         dataclasses.is_dataclass(cls)
         or issubclass(cls, BaseModel)
@@ -136,7 +138,7 @@ def _slots(cls: type) -> bool:
 
 
 @contextmanager
-def _without_snapshot_id(node: Any) -> Iterator[None]:
+def _without_snapshot_id(node: Any) -> Generator[None]:
     attributes = cast('dict[str, Any]', vars(node))
     held = attributes.pop(_SNAPSHOT_ID, None)
     try:
@@ -144,4 +146,3 @@ def _without_snapshot_id(node: Any) -> Iterator[None]:
     finally:
         if held is not None:
             attributes[_SNAPSHOT_ID] = held
-

@@ -8,33 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..errors import UnstorableTypeError
+from ._canonical import canonical
 from ._certain import Certain, compile_certain, hooks_of, never
 from ._coder import Coder
+from ._fields import Field
 from ._markers import APPEND_ONLY
-from ._canonical import canonical
 from ._schema import Schema, core_schema, definitions_of, fields_of
-from ._storable import refuse_unstorable
+from ._storable import hides, refuse_unstorable
 
-__all__ = ('FieldPlan', 'Plan', 'plan_for')
-
-
-@dataclass(frozen=True, slots=True)
-class FieldPlan:
-    """One top-level key of the stored form."""
-
-    name: str
-    coder: Coder
-    certain: Certain
-    """Whether a value needs no loading back."""
-    certain_item: Certain
-    """The same for the elements, when it is a list."""
-    append_only: bool
-    """A list that only grows."""
-    by_element: bool
-    """A list whose elements may need loading back: only those that changed are."""
+__all__ = ('Plan', 'plan_for')
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """How the values of one type are stored."""
 
@@ -42,21 +27,21 @@ class Plan:
     """For whole values."""
     certain: Certain
     """Whether a whole value needs no loading back."""
-    cls: type | None
+    hides: bool
+    """Something in it is never dumped: its loss shows in no byte."""
+    cls: type | None = None
     """The exact class of the values, when the type is one class (`dict` for a typed dict)."""
-    fields: tuple[FieldPlan, ...] | None
+    fields: tuple[Field, ...] | None = None
     """The parts; `None` when values are dumped as a whole."""
-    hooked: bool
+    hooked: bool = False
     """Code of the class runs when it is loaded: parts alone cannot tell what comes back."""
-    opaque: bool
-    """The class has fields that are never dumped: their loss shows in no byte."""
     declared: frozenset[str] = frozenset()
     """The names of all fields."""
     proven: set[type] = field(default_factory=set[type])
-    """Classes of values that were loaded back as a whole once."""
+    """Classes of values of which every part was loaded back once."""
 
 
-_CACHE_SIZE = 256
+_CACHE_SIZE = 64
 _cache: OrderedDict[tuple[int, str, tuple[Any, ...]], tuple[Any, Plan]] = OrderedDict()
 
 
@@ -87,101 +72,129 @@ def _make(type_: Any, path: str, namespace: Mapping[str, Any] | None) -> Plan:
     raw, raw_definitions = definitions_of(generated)
     schema, definitions = definitions_of(canonical(generated))
     coder = Coder(schema, definitions)
-    declared, hooked = _class_schema(Coder(raw, raw_definitions))
-    stored, _ = _class_schema(coder)
+    hidden = hides(generated)
     certain, _ = compile_certain(generated)
-    if declared is None or stored is None:
-        return Plan(coder, certain, None, None, hooked=False, opaque=False)
-    cls = dict if declared['type'] == 'typed-dict' else cast('type', declared['cls'])
-    own_fields = dict(fields_of(declared))
-    fields: list[FieldPlan] = []
-    opaque = False
-    for name, each in fields_of(stored):
-        if each.get('init_only'):
-            hooked = True
-        elif each.get('serialization_exclude'):
-            opaque = True
-        else:
-            fields.append(_field(name, each, own_fields[name], coder, raw_definitions, path))
-    return Plan(coder, certain, cls, tuple(fields), hooked, opaque, frozenset(own_fields))
+    cut = _Cut.of(Coder(raw, raw_definitions))
+    if cut is None:
+        return Plan(coder=coder, certain=certain, hides=hidden)
+    stored = dict(fields_of(_behind(coder)))
+    declared = dict(fields_of(cut.schema))
+    total = bool(cut.schema.get('total', True))
+    return Plan(
+        coder=coder,
+        certain=certain,
+        hides=hidden and any(each.get('serialization_exclude') for each in declared.values()),
+        cls=dict if cut.schema['type'] == 'typed-dict' else cast('type', cut.schema['cls']),
+        fields=tuple(
+            _field(
+                name,
+                coder.of(cast('Schema', stored[name]['schema'])),
+                Coder(cast('Schema', each['schema']), raw_definitions),
+                definitions=raw_definitions,
+                path=path,
+                required=bool(each.get('required', total)),
+            )
+            for name, each in declared.items()
+            if not each.get('init_only') and not each.get('serialization_exclude')
+        ),
+        hooked=cut.hooked or any(each.get('init_only') for each in declared.values()),
+        declared=frozenset(declared),
+    )
 
 
-def _class_schema(coder: Coder) -> tuple[Schema | None, bool]:
-    """The schema of the class whose fields become the parts, and whether its own code runs on loading.
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A class whose fields become the parts."""
 
-    `None` when the fields cannot be dumped one by one: a serializer of the class sees all of them,
-    extra keys are allowed, or it is no class with fields.
-    """
-    schema, hooked = coder.resolved, False
+    schema: Schema
+    hooked: bool
+    """Whether code of its own runs when it is loaded."""
+
+    @classmethod
+    def of(cls, coder: Coder) -> _Cut | None:
+        """`None` when the fields cannot be dumped one by one: a serializer of the class sees all of
+        them, extra keys are allowed, or it is no class with fields.
+        """
+        outer, schema = coder.resolved, _behind(coder)
+        hooked = outer is not schema
+        if 'serialization' in outer or 'serialization' in schema or schema.get('root_model'):
+            return None
+        if schema.get('type') not in ('dataclass', 'model', 'typed-dict'):
+            return None
+        hooked = hooked or hooks_of(schema)
+        inner = schema
+        if schema['type'] != 'typed-dict':
+            inner = cast('Schema', schema['schema'])
+            while inner.get('type') not in ('dataclass-args', 'model-fields'):
+                if 'serialization' in inner or 'schema' not in inner:
+                    return None
+                hooked, inner = True, cast('Schema', inner['schema'])
+        if 'serialization' in inner or _allows_extra(schema, inner):
+            return None
+        for _, each in fields_of(schema):
+            serialization = cast('Schema', each['schema']).get('serialization', {})
+            if serialization.get('is_field_serializer') or each.get('serialization_exclude_if'):
+                return None
+        return cls(schema, hooked)
+
+
+def _behind(coder: Coder) -> Schema:
+    """The schema that validator functions of a class are put around."""
+    schema = coder.resolved
     while schema.get('type') in ('function-before', 'function-after', 'function-wrap'):
-        if 'serialization' in schema:
-            return None, True
-        hooked = True
         schema = coder.of(cast('Schema', schema['schema'])).resolved
-    kind = schema.get('type')
-    if kind not in ('dataclass', 'model', 'typed-dict') or 'serialization' in schema:
-        return None, hooked
-    if schema.get('root_model') or hooks_of(schema):
-        if schema.get('root_model'):
-            return None, hooked
-        hooked = True
-    inner = schema
-    while kind != 'typed-dict' and inner.get('type') not in ('dataclass-args', 'model-fields'):
-        inner = cast('Schema', inner['schema'])
-        if 'serialization' in inner:
-            return None, True
-        hooked = hooked or inner.get('type') not in ('dataclass-args', 'model-fields')
-    if _allows_extra(schema, inner):
-        return None, hooked
-    for _, each in fields_of(schema):
-        serialization = cast('Schema', each['schema']).get('serialization', {})
-        if serialization.get('is_field_serializer') or each.get('serialization_exclude_if'):
-            return None, hooked
-    return schema, hooked
+    return schema
 
 
 def _allows_extra(schema: Schema, inner: Schema) -> bool:
     config = cast('dict[str, Any]', schema.get('config', {}))
-    behaviors = (
+    return 'allow' in (
         inner.get('extra_behavior'),
         schema.get('extra_behavior'),
         config.get('extra_fields_behavior'),
     )
-    return 'allow' in behaviors
 
 
 def _field(
     name: str,
-    stored: Schema,
-    declared: Schema,
-    whole: Coder,
+    coder: Coder,
+    raw: Coder,
+    *,
     definitions: Mapping[str, Schema],
     path: str,
-) -> FieldPlan:
-    coder = whole.of(cast('Schema', stored['schema']))
-    raw = Coder(cast('Schema', declared['schema']), definitions)
+    required: bool,
+) -> Field:
+    at = f'{path}.{name}'
+    items = coder.items
     append_only = APPEND_ONLY in raw.resolved.get('metadata', {})
-    if append_only and coder.items is None:
+    if append_only and items is None:
         raise UnstorableTypeError(
-            f'`{path}.{name}` is AppendOnly, but is not declared as a plain list. Say '
+            f'`{at}` is AppendOnly, but is not declared as a plain list. Say '
             '`Annotated[list[X], AppendOnly]`.',
-            path=f'{path}.{name}',
+            path=at,
         )
-    defined = list(definitions.values())
-    certain, _ = compile_certain(_with(cast('Schema', declared['schema']), defined))
-    certain_item, known = never, True
-    if coder.items is not None:
-        items = raw.resolved.get('items_schema', {'type': 'any'})
-        certain_item, known = compile_certain(_with(items, defined))
-    return FieldPlan(
+
+    def closed(schema: Schema) -> Schema:
+        each = list(definitions.values())
+        return {'type': 'definitions', 'schema': schema, 'definitions': each}
+
+    certain, _ = compile_certain(closed(raw.schema))
+    certain_item, complete = never, True
+    if items is not None:
+        of_items = cast('Schema', raw.resolved.get('items_schema', {'type': 'any'}))
+        certain_item, complete = compile_certain(closed(of_items))
+    return Field(
         name=name,
+        path=at,
         coder=coder,
         certain=certain,
         certain_item=certain_item,
         append_only=append_only,
-        by_element=coder.items is not None and not append_only and not known,
+        by_element=items is not None and not append_only and not complete,
+        always=raw.resolved['type'] in _CHEAP or hides(closed(raw.schema)),
+        required=required,
     )
 
 
-def _with(schema: Schema, definitions: list[Schema]) -> Schema:
-    return {'type': 'definitions', 'schema': schema, 'definitions': definitions}
+_CHEAP = frozenset({'bool', 'enum', 'float', 'int', 'literal', 'none', 'str'})
+"""Types whose values are looked at at every encode: `1` and `True` may have the same bytes."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from ..errors import UnstorableTypeError
 from ._schema import Schema, children, definitions_of, fields_of, put_it_in_deps
 
-__all__ = ('refuse_unstorable',)
+__all__ = ('hides', 'refuse_unstorable')
 
 _UNSTORABLE = {
     'arguments': 'call arguments',
@@ -79,9 +79,7 @@ class _Search:
                 return found
         return None
 
-    def _search_fields(
-        self, fields: list[tuple[str, Schema]], path: str
-    ) -> tuple[str, str] | None:
+    def _search_fields(self, fields: list[tuple[str, Schema]], path: str) -> tuple[str, str] | None:
         for name, field in fields:
             at = f'{path}.{name}'
             if field.get('init_only') and field['schema'].get('type') != 'default':
@@ -94,3 +92,25 @@ class _Search:
             if found := self.search(field['schema'], at):
                 return found
         return None
+
+
+def hides(schema: Schema) -> bool:
+    """Whether a schema has a field that is never dumped, so that its loss would show in no byte.
+
+    Private names are passed over: pydantic-ai's files keep caches in such fields.
+    """
+    inner, definitions = definitions_of(schema)
+    waiting, seen = [inner], set[str]()
+    while waiting:
+        each = waiting.pop()
+        if each.get('type') == 'definition-ref':
+            ref = cast('str', each['schema_ref'])
+            if ref in seen or ref not in definitions:
+                continue
+            seen.add(ref)
+            each = definitions[ref]
+        for name, field in fields_of(each):
+            if field.get('serialization_exclude') and not name.startswith('_'):
+                return True
+        waiting.extend(children(each))
+    return False

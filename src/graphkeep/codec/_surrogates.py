@@ -1,8 +1,8 @@
-"""Lone surrogates in strings: a slower path, since pydantic can neither dump nor load them.
+r"""Lone surrogates in strings: a slower path, since pydantic can neither dump nor load them.
 
 Inside Python strings a lone surrogate is written as a marker character and four hexadecimal digits
-while pydantic works on it; in the stored text it is the JSON escape of RFC 8259, `\\ud83d`. A marker
-that was in the text itself is escaped in the same way.
+while pydantic works on it; in the stored text it is the JSON escape of RFC 8259, `\ud83d`. A
+marker that was in the text itself is escaped in the same way.
 """
 
 from __future__ import annotations
