@@ -87,6 +87,64 @@ def fails(error: BaseException, *, times: int = 1) -> Hook:
     return hook
 
 
+# --- a person in the loop: the graph of upstream's documentation ----------------------------------
+
+
+@dataclass
+class Quiz:
+    question: str | None = None
+    wrong: list[str] = field(default_factory=list[str])
+
+
+@dataclass
+class Ask(BaseNode[Quiz, None, str]):
+    async def run(self, ctx: GraphRunContext[Quiz]) -> Answer:
+        ctx.state.question = 'What is the capital of France?'
+        return Answer(ctx.state.question)
+
+
+@dataclass
+class Answer(BaseNode[Quiz, None, str]):
+    question: str
+    answer: str | None = None
+
+    async def run(self, ctx: GraphRunContext[Quiz]) -> Evaluate:
+        assert self.answer is not None, 'nobody has answered'
+        return Evaluate(self.answer)
+
+
+@dataclass
+class Evaluate(BaseNode[Quiz, None, str]):
+    answer: str
+
+    async def run(self, ctx: GraphRunContext[Quiz]) -> Ask | End[str]:
+        if self.answer == 'Paris':
+            return End(f'{self.answer} is right, after {len(ctx.state.wrong)} wrong answers')
+        ctx.state.wrong.append(self.answer)
+        return Ask()
+
+
+quiz = Graph[Quiz, None, str](nodes=(Ask, Answer, Evaluate), name='quiz')
+
+
+async def answer_quiz(store: Store, run_id: str, answer: str | None) -> str:
+    """What one call of the program in upstream's documentation says, with our persistence."""
+    persistence = store.persistence(run_id)
+    persistence.set_graph_types(quiz)
+    if snapshot := await persistence.load_next():
+        assert answer is not None
+        state, node = snapshot.state, Evaluate(answer)
+    else:
+        state, node = Quiz(), Ask()
+    async with quiz.iter(node, state=state, persistence=persistence) as run:
+        while True:
+            node = await run.next()
+            if isinstance(node, End):
+                return f'END: {node.data}'
+            if isinstance(node, Answer):
+                return node.question
+
+
 # --- what is stored -------------------------------------------------------------------------------
 
 
