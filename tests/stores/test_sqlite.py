@@ -1,0 +1,670 @@
+"""What is special to SQLite: the stored form, the modes, the schema, and damage."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from graphkeep import (
+    DamagedRunError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    StoreWriteError,
+    open_store,
+)
+from graphkeep.stores import sqlite_connections
+from graphkeep.stores.sqlite import SQLiteStore
+from graphkeep.stores.statements import migrations
+from graphkeep.testing import Worker
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / 'runs.db'
+
+
+@pytest.fixture
+def tool(path: Path) -> Iterator[sqlite3.Connection]:
+    """The file as another program sees it."""
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
+        connection.row_factory = sqlite3.Row
+        yield connection
+
+
+def rows(connection: sqlite3.Connection, sql: str) -> list[dict[str, Any]]:
+    return [dict(row) for row in connection.execute(sql)]
+
+
+def schema(path: Path) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return sorted(connection.execute('SELECT name, sql FROM sqlite_master'))
+
+
+def micros(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+# --- the stored form ------------------------------------------------------------------------------
+
+
+async def test_a_run_is_stored_as_plain_rows(path: Path, tool: sqlite3.Connection) -> None:
+    started = datetime(2026, 11, 30, 12, 0, 0, 123456, tzinfo=UTC)
+    async with SQLiteStore(path, lease=60) as store:
+        worker = Worker(store, 'order-42', owner='host/1', ttl=60)
+        created = await worker.create(graph='orders', labels={'städt': '"1"'})
+        await worker.step(node='Price', task='0', started_at=started, duration=0.25)
+        run = await store.run('order-42')
+        assert rows(tool, 'SELECT * FROM graphkeep_runs') == [
+            {
+                'run_id': 'order-42',
+                'graph': 'orders',
+                'status': 'running',
+                'seq': 1,
+                'full_seq': 0,
+                'epoch': micros(created.created_at),
+                'owner': 'host/1',
+                'lease_until': micros(run.updated_at) + 60_000_000,
+                'nonce': rows(tool, 'SELECT nonce FROM graphkeep_runs')[0]['nonce'],
+                'labels': '{"st\\u00e4dt":"\\"1\\""}',
+                'error': None,
+                'parent_run_id': None,
+                'parent_seq': None,
+                'created_at': micros(created.created_at),
+                'updated_at': micros(run.updated_at),
+            }
+        ]
+        assert rows(tool, 'SELECT * FROM graphkeep_snapshots') == [
+            {
+                'run_id': 'order-42',
+                'seq': 0,
+                'kind': 'full',
+                'event': 'start',
+                'data': worker.texts[0].decode(),
+                'node': None,
+                'task': None,
+                'started_at': None,
+                'duration': None,
+                'error': None,
+                'created_at': micros(created.created_at),
+            },
+            {
+                'run_id': 'order-42',
+                'seq': 1,
+                'kind': 'delta',
+                'event': 'step',
+                'data': (await store.snapshots('order-42'))[1].data.decode(),
+                'node': 'Price',
+                'task': '0',
+                'started_at': micros(started),
+                'duration': 0.25,
+                'error': None,
+                'created_at': micros(run.updated_at),
+            },
+        ]
+        assert rows(tool, 'SELECT * FROM graphkeep_meta') == [
+            {'name': 'schema_version', 'value': '1'}
+        ]
+
+
+async def test_a_run_that_failed_has_its_error_in_the_header(
+    path: Path, tool: sqlite3.Connection
+) -> None:
+    error = {'type': 'ValueError', 'message': 'not \ud800 UTF-8, nor \0'}
+    async with SQLiteStore(path) as store:
+        worker = Worker(store)
+        await worker.create()
+        await worker.step(status='failed', event='error', error=error)
+        stored = '{"type":"ValueError","message":"not \\ud800 UTF-8, nor \\u0000"}'
+        [run] = rows(tool, 'SELECT status, owner, lease_until, error FROM graphkeep_runs')
+        assert run == {'status': 'failed', 'owner': None, 'lease_until': None, 'error': stored}
+        assert rows(tool, 'SELECT error FROM graphkeep_snapshots WHERE seq = 1') == [
+            {'error': stored}
+        ]
+        assert (await store.run('run-1')).error == error
+
+
+async def test_payloads_are_text_that_sqlite_can_query(
+    path: Path, tool: sqlite3.Connection
+) -> None:
+    text = '{"topic":"Größe 🙂","escaped":"\\ud800 \\u0000","number":1.0}'
+    async with SQLiteStore(path) as store:
+        worker = Worker(store)
+        await worker.create(state={'order': text.encode()})
+        [found] = rows(
+            tool,
+            "SELECT typeof(data) AS type, json_extract(data, '$.state.order.topic') AS topic,"
+            " json_extract(data, '$.state.order') AS part FROM graphkeep_snapshots",
+        )
+        assert (found['type'], found['topic']) == ('text', 'Größe 🙂')
+        assert text in rows(tool, 'SELECT data FROM graphkeep_snapshots')[0]['data']
+        await worker.check()
+
+
+async def test_a_prefix_of_ones_own_keeps_two_stores_in_one_file_apart(
+    path: Path, tool: sqlite3.Connection
+) -> None:
+    async with SQLiteStore(path) as one, SQLiteStore(path, table_prefix='other') as two:
+        await Worker(one, 'a').create()
+        await Worker(two, 'b').create()
+        assert [run.run_id for run in await one.runs()] == ['a']
+        assert [run.run_id for run in await two.runs()] == ['b']
+    names = {row['name'] for row in rows(tool, "SELECT name FROM sqlite_master WHERE type='table'")}
+    assert names == {
+        f'{prefix}_{table}'
+        for prefix in ('graphkeep', 'other')
+        for table in ('meta', 'runs', 'snapshots')
+    }
+
+
+@pytest.mark.parametrize('prefix', ['sqlite_x', 'a-b', 'x"; DROP TABLE y; --', ''])
+def test_a_prefix_that_cannot_name_tables_is_refused(path: Path, prefix: str) -> None:
+    with pytest.raises(ValueError, match='table_prefix'):
+        SQLiteStore(path, table_prefix=prefix)
+
+
+async def test_lists_are_read_in_the_order_of_an_index(
+    path: Path, tool: sqlite3.Connection
+) -> None:
+    async with SQLiteStore(path) as store:
+        statements = store._file.statements
+
+    def plan(name: str) -> str:
+        steps = tool.execute(f'EXPLAIN QUERY PLAN {statements[name]}', (1, '', *[None] * 7))
+        return '\n'.join(step['detail'] for step in steps)
+
+    assert 'USING INDEX graphkeep_runs_newest' in plan('find_runs')
+    assert 'USING INDEX graphkeep_runs_unfinished' in plan('find_unfinished')
+    assert 'TEMP B-TREE' not in plan('find_runs') + plan('find_unfinished')
+
+
+# --- modes ----------------------------------------------------------------------------------------
+
+
+async def pragma(store: SQLiteStore, name: str) -> object:
+    return await store._write(
+        lambda writer: writer.connection.execute(f'PRAGMA {name}').fetchone()[0]
+    )
+
+
+@pytest.mark.parametrize(('synchronous', 'level'), [('FULL', 2), ('NORMAL', 1)])
+async def test_the_modes_are_in_force(path: Path, synchronous: Any, level: int) -> None:
+    async with SQLiteStore(path, synchronous=synchronous) as store:
+        assert await pragma(store, 'journal_mode') == 'wal'
+        assert await pragma(store, 'synchronous') == level
+        assert await pragma(store, 'wal_autocheckpoint') == 0
+        assert Path(f'{path}-wal').exists()
+    assert not Path(f'{path}-wal').exists()
+
+
+async def test_full_is_the_default(path: Path) -> None:
+    async with SQLiteStore(path) as store:
+        assert await pragma(store, 'synchronous') == 2
+
+
+def test_other_modes_are_refused(path: Path) -> None:
+    with pytest.raises(ValueError, match="'FULL' or 'NORMAL', got 'OFF'"):
+        SQLiteStore(path, synchronous='OFF')  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ('pragma', 'answer', 'reason'),
+    [
+        ('PRAGMA journal_mode', 'delete', 'journal mode .*local file system'),
+        ('PRAGMA synchronous', 0, 'synchronous=0, not 2'),
+    ],
+)
+async def test_a_mode_that_does_not_take_is_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch, pragma: str, answer: object, reason: str
+) -> None:
+    real = sqlite_connections._value
+    monkeypatch.setattr(
+        sqlite_connections,
+        '_value',
+        lambda connection, sql: answer if sql.startswith(pragma) else real(connection, sql),
+    )
+    with pytest.raises(StoreError, match=reason):
+        await SQLiteStore(path).open()
+
+
+async def test_the_wal_is_written_back_as_it_grows(path: Path) -> None:
+    wal = Path(f'{path}-wal')
+    largest = 0
+    async with SQLiteStore(path, synchronous='NORMAL') as store:
+        worker = Worker(store, always_full=True)
+        await worker.create()
+        for number in range(60):
+            await worker.step(state={'text': 'x' * 1_000_000, 'number': number})
+            largest = max(largest, wal.stat().st_size)
+    assert path.stat().st_size > 60_000_000
+    assert largest < 12_000_000
+
+
+async def test_what_a_killed_process_left_in_the_wal_is_written_back(path: Path) -> None:
+    # Another program keeps the file open, so closing our stores does not write the WAL back.
+    async with SQLiteStore(path) as store:
+        await Worker(store, always_full=True).create(state={'text': 'x' * 5_000_000})
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute('PRAGMA wal_autocheckpoint = 0')
+        other.execute('UPDATE graphkeep_snapshots SET node = ?', ('y' * 5_000_000,))
+        assert path.stat().st_size < 6_000_000
+        async with SQLiteStore(path) as store:
+            await Worker(store, 'run-2').create()
+        assert path.stat().st_size > 9_000_000
+
+
+# --- the schema -----------------------------------------------------------------------------------
+
+
+def with_a_step(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+    """A graphkeep that knows one schema version more."""
+
+    def newer(database: str, *, prefix: str) -> dict[int, tuple[str, ...]]:
+        known = dict(migrations(database, prefix=prefix))
+        return {**known, max(known) + 1: statements}
+
+    monkeypatch.setattr(sqlite_connections, 'migrations', newer)
+
+
+async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, fresh = tmp_path / 'old.db', tmp_path / 'fresh.db'
+    async with SQLiteStore(old) as store:
+        worker = Worker(store)
+        await worker.create()
+        await worker.step()
+    before = schema(old)
+    with_a_step(
+        monkeypatch,
+        'ALTER TABLE graphkeep_runs ADD COLUMN note TEXT',
+        'CREATE TABLE graphkeep_notes (run_id TEXT NOT NULL PRIMARY KEY)',
+    )
+    async with SQLiteStore(old) as store:
+        await worker.check(store=store)
+    async with SQLiteStore(fresh):
+        pass
+    assert schema(old) == schema(fresh) != before
+    with closing(sqlite3.connect(old)) as connection:
+        assert connection.execute('SELECT * FROM graphkeep_meta').fetchall() == [
+            ('schema_version', '2')
+        ]
+
+
+async def test_a_migration_that_fails_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SQLiteStore(path) as store:
+        worker = Worker(store)
+        await worker.create()
+    before = schema(path)
+    with monkeypatch.context() as patch:
+        with_a_step(patch, 'ALTER TABLE graphkeep_runs ADD COLUMN note TEXT', 'ALTER TABLE x')
+        with pytest.raises(SchemaError, match='cannot be made'):
+            await SQLiteStore(path).open()
+    assert schema(path) == before
+    async with SQLiteStore(path) as store:
+        await worker.check(store=store)
+
+
+async def test_a_newer_schema_is_refused_and_left_as_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        with_a_step(patch, 'CREATE TABLE graphkeep_notes (run_id TEXT)')
+        async with SQLiteStore(path):
+            pass
+    before = path.read_bytes()
+    with pytest.raises(SchemaError, match=r'version 2; .* up to 1\. Upgrade'):
+        await SQLiteStore(path).open()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    'table',
+    [
+        'graphkeep_meta (id INTEGER)',
+        "graphkeep_meta (name TEXT, value TEXT DEFAULT 'x')",
+        'graphkeep_runs (id INTEGER)',
+    ],
+)
+async def test_tables_of_another_program_are_not_touched(path: Path, table: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f'CREATE TABLE {table}')
+    before = schema(path)
+    with pytest.raises(SchemaError, match='table_prefix'):
+        await SQLiteStore(path).open()
+    assert schema(path) == before
+
+
+async def test_the_file_may_have_tables_of_others(path: Path, tool: sqlite3.Connection) -> None:
+    tool.execute('CREATE TABLE orders (id INTEGER)')
+    tool.execute('INSERT INTO orders VALUES (7)')
+    async with SQLiteStore(path) as store:
+        await Worker(store).create()
+    assert rows(tool, 'SELECT * FROM orders') == [{'id': 7}]
+
+
+async def test_an_old_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, 'sqlite_version_info', (3, 34, 1))
+    with pytest.raises(StoreError, match=r'needs 3\.35\.0'):
+        await SQLiteStore(path).open()
+    assert not path.exists()
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+async def two_runs(store: SQLiteStore) -> Worker:
+    """`damaged` with three snapshots, and another run, which is returned."""
+    worker = Worker(store, 'damaged')
+    await worker.create()
+    await worker.step()
+    await worker.step()
+    other = Worker(store, 'other')
+    await other.create()
+    return other
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        'SET data = \'{"format":1,\'',
+        "SET data = ''",
+        'SET data = 7',
+        "SET data = x'ff00'",
+        "SET kind = 'full'",
+        'SET seq = 1000',
+    ],
+)
+async def test_a_damaged_snapshot_is_named_and_other_runs_go_on(
+    path: Path, tool: sqlite3.Connection, change: str
+) -> None:
+    async with SQLiteStore(path) as store:
+        other = await two_runs(store)
+        where = "WHERE run_id = 'damaged' AND seq = 1"
+        tool.execute(f'UPDATE graphkeep_snapshots {change} {where}')
+        with pytest.raises(DamagedRunError) as caught:
+            await store.document('damaged')
+        assert caught.value.run_id == 'damaged'
+        assert caught.value.seq in (1, 2)
+        assert (await store.document('damaged', at=0)).to_json()
+        await other.step()
+        await other.check()
+        assert len(await store.runs()) == 2
+
+
+@pytest.mark.parametrize(
+    'change', ["kind = 'half'", "event = 'x'", "created_at = 'now'", "error = '['", "error = '7'"]
+)
+async def test_damage_around_the_data_is_named(
+    path: Path, tool: sqlite3.Connection, change: str
+) -> None:
+    async with SQLiteStore(path) as store:
+        other = await two_runs(store)
+        tool.execute(
+            f"UPDATE graphkeep_snapshots SET {change} WHERE run_id = 'damaged' AND seq = 1"
+        )
+        with pytest.raises(DamagedRunError, match='Snapshot 1 of run') as caught:
+            await store.snapshots('damaged')
+        assert (caught.value.run_id, caught.value.seq) == ('damaged', 1)
+        await other.step()
+        await other.check()
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        "status = 'walking'",
+        "labels = '{'",
+        "labels = '[1]'",
+        "error = 'x'",
+        "seq = 'x'",
+        "epoch = 'x'",
+        "lease_until = 'x'",
+        "updated_at = 'x'",
+        'updated_at = 9e18',
+    ],
+)
+async def test_a_damaged_header_is_named_and_hides_no_other_run(
+    path: Path, tool: sqlite3.Connection, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    async with SQLiteStore(path) as store:
+        for number in range(5):
+            await Worker(store, f'earlier-{number}').create(labels={'a': 'b'})
+        await two_runs(store)
+        tool.execute(f"UPDATE graphkeep_runs SET {change} WHERE run_id = 'damaged'")
+        for call in (store.run, store.document, store.claim):
+            with pytest.raises(DamagedRunError, match='The header of run') as caught:
+                await call('damaged')
+            assert (caught.value.run_id, caught.value.seq) == ('damaged', None)
+        with caplog.at_level(logging.WARNING, 'graphkeep'):
+            assert len(await store.runs(limit=6)) == 6
+        assert "run 'damaged'" in caplog.text
+        assert len(await store.runs(labels={'a': 'b'})) == 5
+
+
+async def test_a_snapshot_in_the_place_of_the_next_is_damage(
+    path: Path, tool: sqlite3.Connection
+) -> None:
+    async with SQLiteStore(path) as store:
+        other = await two_runs(store)
+        worker = Worker(store, 'next')
+        await worker.create()
+        tool.execute("UPDATE graphkeep_snapshots SET run_id = 'next', seq = 1 WHERE seq = 2")
+        commits = [worker.commit(), other.commit()]
+        endings = await asyncio.gather(*map(store.append, commits))
+        assert isinstance(endings[0].error, DamagedRunError)
+        assert (endings[0].error.run_id, endings[0].error.seq) == ('next', 1)
+        assert endings[1].error is None
+        assert (await store.run('next')).seq == 0
+        with pytest.raises(DamagedRunError):
+            (await store.append(worker.commit())).unwrap()
+
+
+async def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
+    path.write_bytes(b'These are not the bytes you are looking for. ' * 100)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match='not a database') as caught:
+        await SQLiteStore(path).open()
+    assert str(path) in str(caught.value)
+    assert path.read_bytes() == before
+
+
+async def test_a_damaged_page_is_an_error_that_says_what_to_do(path: Path) -> None:
+    async with SQLiteStore(path) as store:
+        worker = Worker(store, always_full=True)
+        await worker.create()
+        for _ in range(5):
+            await worker.step(state={'text': 'x' * 10_000})
+    with closing(sqlite3.connect(path)) as tool:
+        [page] = tool.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'graphkeep_snapshots'"
+        ).fetchone()
+    with path.open('r+b') as file:
+        file.seek((page - 1) * 4096)
+        file.write(b'\xff' * 4096)
+    async with SQLiteStore(path) as store:
+        with pytest.raises(StoreError, match=r'damaged.*\.recover') as caught:
+            await store.document('run-1')
+        assert str(path) in str(caught.value)
+        assert (await store.run('run-1')).seq == 5
+
+
+# --- no room --------------------------------------------------------------------------------------
+
+
+async def test_a_full_disk_refuses_what_does_not_fit_and_nothing_else(path: Path) -> None:
+    async with SQLiteStore(path) as store:
+        small, large = Worker(store, 'small'), Worker(store, 'large')
+        await small.create()
+        await large.create()
+        pages = await pragma(store, 'page_count')
+        assert await pragma(store, f'max_page_count = {pages}') == pages
+        commits = [small.commit(), large.commit(state={'text': 'x' * 1_000_000})]
+        endings = await asyncio.gather(*map(store.append, commits))
+        assert endings[0].error is None
+        assert isinstance(endings[1].error, StoreWriteError)
+        assert 'Make room' in str(endings[1].error)
+        small.written(commits[0])
+        await small.check()
+        await large.check()
+        await pragma(store, 'max_page_count = 1000000')
+        # The claim is as it was: the very same commit goes through now.
+        await large.append(commits[1])
+        await large.check()
+
+
+async def test_a_create_that_does_not_fit_leaves_nothing(path: Path) -> None:
+    async with SQLiteStore(path) as store:
+        await Worker(store, 'small').create()
+        await pragma(store, f'max_page_count = {await pragma(store, "page_count")}')
+        with pytest.raises(StoreWriteError):
+            await Worker(store, 'large').create(state={'text': 'x' * 1_000_000})
+        assert [run.run_id for run in await store.runs()] == ['small']
+
+
+# --- where the file is ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['runs.db', 'two words.db', 'größe 🙂.db', '100%.db', 'a%20b', 'a?b=c', 'a#b', "it's", ':x'],
+)
+async def test_any_file_name_can_be_written_as_a_url(tmp_path: Path, name: str) -> None:
+    url = f'sqlite:///{quote(str(tmp_path))}/{quote(name)}'
+    async with open_store(url) as store:
+        await Worker(store).create()
+        assert isinstance(store, SQLiteStore)
+        assert store.path == tmp_path / name
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    async with SQLiteStore(tmp_path / name) as store:
+        assert (await store.run('run-1')).seq == 0
+
+
+async def test_a_relative_path_stays_where_it_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = open_store('sqlite:///runs.db')
+    monkeypatch.chdir('/')
+    async with store:
+        await Worker(store).create()
+    assert (tmp_path / 'runs.db').exists()
+
+
+def test_a_windows_path_follows_three_slashes() -> None:
+    assert (
+        SQLiteStore.from_url('sqlite:///C:/data/runs.db')
+        .path.as_posix()
+        .endswith('C:/data/runs.db')
+    )
+
+
+@pytest.mark.parametrize(
+    ('url', 'reason'),
+    [
+        ('sqlite://', 'memory://'),
+        ('sqlite:', 'memory://'),
+        ('sqlite:///', 'memory://'),
+        ('sqlite:///:memory:', 'memory://'),
+        ('sqlite:///?synchronous=FULL', 'memory://'),
+        ('sqlite://runs.db', 'sqlite:///runs.db'),
+        ('sqlite:runs.db', 'sqlite:///runs.db'),
+        ('sqlite:///a%00b', 'NUL'),
+        ('sqlite:///runs.db?synchronous=OFF', "'FULL' or 'NORMAL'"),
+        ('sqlite:///runs.db?mode=ro', "no option 'mode'"),
+        ('sqlite:///runs.db?lease=1&lease=2', "twice option 'lease'"),
+        ('sqlite:///runs.db?lease=soon', "'lease'.*seconds.*'soon'"),
+        ('sqlite:///runs.db?lease=nan', "'lease'.*seconds"),
+        ('sqlite:///runs.db?lease=1', 'heartbeat'),
+        ('sqlite:///runs.db?history=none', 'history'),
+        ('sqlite:///runs.db?table_prefix=a-b', 'table_prefix'),
+        ('sqlite:///runs.db?lease', 'bad query field'),
+    ],
+)
+def test_a_url_that_names_no_file_or_option_is_refused(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        open_store(url)
+
+
+def test_options_follow_the_path_and_arguments_win() -> None:
+    url = 'sqlite:///runs.db?synchronous=NORMAL&lease=60&history=latest&retry=0'
+    store = open_store(url, retry=5)
+    assert (store.lease, store.history, store.retry) == (60.0, 'latest', 5)
+
+
+@pytest.mark.parametrize('path', ['', ':memory:', 'a\0b'])
+def test_a_path_that_names_no_file_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match='file'):
+        SQLiteStore(path)
+
+
+async def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreWriteError, match=r'directory .*missing.* does not exist'):
+        await SQLiteStore(tmp_path / 'missing' / 'runs.db').open()
+    with pytest.raises(StoreWriteError, match='is a directory'):
+        await SQLiteStore(tmp_path).open()
+
+
+# --- other connections ----------------------------------------------------------------------------
+
+
+async def test_a_lock_of_another_program_is_waited_for(
+    path: Path, tool: sqlite3.Connection
+) -> None:
+    async with SQLiteStore(path) as store:
+        worker = Worker(store)
+        await worker.create()
+        tool.execute('BEGIN IMMEDIATE')
+        commit = worker.commit()
+        writing = asyncio.create_task(store.append(commit))
+        # Reading goes on meanwhile.
+        assert (await store.run('run-1')).seq == 0
+        assert not writing.done()
+        tool.execute('COMMIT')
+        assert (await writing).error is None
+        worker.written(commit)
+        await worker.check()
+
+
+async def test_a_lock_that_stays_is_an_error_and_nothing_is_written(
+    path: Path, tool: sqlite3.Connection
+) -> None:
+    async with SQLiteStore(path, retry=0) as store:
+        worker = Worker(store)
+        await worker.create()
+        tool.execute('BEGIN IMMEDIATE')
+        commit = worker.commit()
+        ending = await store.append(commit)
+        assert isinstance(ending.error, StoreUnavailableError)
+        assert 'Another process holds its lock' in str(ending.error)
+        tool.execute('ROLLBACK')
+        await worker.check()
+        await worker.append(commit)
+        await worker.check()
+
+
+async def test_stores_of_one_process_share_a_file(path: Path, tool: sqlite3.Connection) -> None:
+    async with SQLiteStore(path) as one, SQLiteStore(path) as two:
+        workers = [Worker(store, f'{name}-{n}') for n in range(8) for name, store in
+                   (('one', one), ('two', two))]  # fmt: skip
+
+        async def work(worker: Worker) -> None:
+            await worker.create()
+            for number in range(20):
+                await worker.step(state={'text': f'{number}' * 5_000})
+
+        await asyncio.gather(*map(work, workers))
+        for worker in workers:
+            await worker.check(store=two)
+    assert tool.execute('PRAGMA integrity_check').fetchone()[0] == 'ok'
