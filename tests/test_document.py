@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from graphkeep.document import (
     FORMAT,
@@ -19,6 +20,7 @@ from graphkeep.document import (
     replay,
     wants_full,
 )
+from graphkeep.parts import elements
 from graphkeep.splices import edits, splice, triples
 
 # JSON *texts*, not values: `1`, `1.0`, escapes and surrogates are told apart.
@@ -792,3 +794,63 @@ def test_a_tail_grows_a_part_in_place() -> None:
     document.advance(change)
     assert document.state['a'] is part
     assert document.state == {'a': b'[1,2,3]', 'b': b'[]'}
+
+
+@given(
+    items=st.lists(st.binary(max_size=8).map(lambda b: to_json(b.hex())), max_size=6),
+    more=st.lists(st.lists(st.integers(), max_size=3), max_size=5),
+)
+def test_a_join_grows_by_tails_at_the_end_of_its_object(
+    items: list[bytes], more: list[list[int]]
+) -> None:
+    """A buffer's array is its last member: an item costs its own bytes, not the buffer's."""
+
+    def buffer(elements: list[bytes]) -> bytes:
+        return b'{"forks":[],"items":[' + b','.join(elements) + b']}'
+
+    document = Document(state=b'null', joins={'collect/3': buffer(items)})
+    stored = Document.from_json(document.to_json())
+    held = list(items)
+    for numbers in more:
+        new = [b'%d' % n for n in numbers]
+        change = Change(joins={'collect/3': Tail(len(held), b','.join(new), len(new), b']}')})
+        held += new
+        whole = document.to_json(change)
+        assert document.size_after(change) == len(whole)
+        delta = document.delta(change)
+        assert bool(delta) == bool(new)
+        document.advance(change)
+        assert document.to_json() == whole
+        assert document.size == len(whole)
+        if delta:
+            stored.apply(delta)
+        assert stored.to_json() == whole
+    assert bytes(document.joins['collect/3']) == buffer(held)
+
+
+def test_a_tail_for_a_join_that_is_not_there_is_refused() -> None:
+    change = Change(joins={'collect/3': Tail(0, b'1', 1, b']}')})
+    with pytest.raises(ValueError, match='collect/3'):
+        Document(state=b'null').delta(change)
+
+
+@given(st.lists(st.recursive(st.integers() | st.text(), st.lists, max_leaves=4), max_size=5))
+def test_elements_are_cut_out_byte_for_byte(values: list[object]) -> None:
+    array = b'[' + b','.join(to_json(v) for v in values) + b']'
+    assert elements(array) == [to_json(v) for v in values]
+
+
+@pytest.mark.parametrize('damaged', [b'', b'[', b'[1', b'[1,]', b'[1]x', b'{}', b'[,1]'])
+def test_elements_of_what_is_no_array_are_refused(damaged: bytes) -> None:
+    with pytest.raises(ValueError, match='.'):
+        elements(damaged)
+
+
+def test_has_state_is_byte_for_byte_and_key_by_key() -> None:
+    document = Document(state={'a': b'1', 'b': b'[1]'})
+    assert document.has_state({'a': b'1', 'b': b'[1]'})
+    assert document.has_state({'a': b'1', 'b': Tail(1, b'', 0)})
+    assert not document.has_state({'b': b'[1]', 'a': b'1'})
+    assert not document.has_state({'a': b'1.0', 'b': b'[1]'})
+    assert not document.has_state({'a': b'1', 'b': Tail(1, b'2', 1)})
+    assert not document.has_state(b'null')

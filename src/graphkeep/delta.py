@@ -67,8 +67,8 @@ class Change:
     change as well), else its JSON text."""
     tasks: dict[str, bytes | None] = field(default_factory=dict[str, 'bytes | None'])
     """Tasks that were made or changed. `None` removes one; it is an error if it is not there."""
-    joins: dict[str, bytes | None] = field(default_factory=dict[str, 'bytes | None'])
-    """Join buffers, as `tasks`."""
+    joins: dict[str, bytes | Tail | None] = field(default_factory=dict[str, 'bytes | Tail | None'])
+    """Join buffers, as `tasks`; a tail is what a buffer's array, its last member, has got."""
     next: bytes | None = None
     """The counters."""
     output: bytes | None = None
@@ -97,12 +97,14 @@ def operation(old: Part | None, new: bytes, values: list[Part | memoryview]) -> 
 
 
 def operations(
-    parts: dict[str, bytes], changes: Mapping[str, bytes | None], values: list[Part | memoryview]
+    parts: Mapping[str, Part],
+    changes: Mapping[str, bytes | Tail | None],
+    values: list[Part | memoryview],
 ) -> list[bytes]:
     """The operations, with their keys, for the tasks or joins that differ.
 
     Raises:
-        ValueError: One is removed that is not there.
+        ValueError: One is removed that is not there, or a tail does not fit its part.
     """
     found: list[bytes] = []
     for key, new in changes.items():
@@ -111,6 +113,8 @@ def operations(
             if old is None:
                 raise ValueError(f'{key!r} is removed, but is not there')
             found.append(name_of(key) + b':null')
+        elif isinstance(new, Tail):
+            found += _extension(key, old, new)
         elif new != old:
             found.append(b'%b:%b' % (name_of(key), operation(old, new, values)))
     return found
@@ -133,17 +137,23 @@ def state_operations(
     for key, part in new.items():
         was = old.get(key)
         if isinstance(part, Tail):
-            text = added(was, part)
-            if was is None:
-                part = b'[%b]' % text
-            else:
-                if text:
-                    at, text = len(was) - 1, to_json(text.decode())
-                    found.append(b'%b:[%d,0,%b]' % (name_of(key), at, text))
+            if was is not None:
+                found += _extension(key, was, part)
                 continue
+            part = b'[%b]' % added(was, part)
         if part != was:
             found.append(b'%b:%b' % (name_of(key), operation(was, part, values)))
     return found, moved
+
+
+def _extension(key: str, was: Part | None, tail: Tail) -> list[bytes]:
+    """The operation for a part whose array has grown, if it has."""
+    if was is None:
+        raise ValueError(f'{key!r} has a tail, but is not there')
+    text = added(was, tail)
+    if not text:
+        return []
+    return [b'%b:[%d,0,%b]' % (name_of(key), len(was) - len(tail.end), to_json(text.decode()))]
 
 
 def _moved(kept: list[str], wanted: list[str], old: Mapping[str, Part]) -> list[str]:

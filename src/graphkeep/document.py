@@ -87,7 +87,7 @@ class Document:
         *,
         state: bytes | dict[str, Part],
         tasks: dict[str, bytes] | None = None,
-        joins: dict[str, bytes] | None = None,
+        joins: dict[str, Part] | None = None,
         next: bytes = b'{"task":0,"fork":0}',  # noqa: A002 - the key's name in the document
         output: bytes | None = None,
     ) -> None:
@@ -95,7 +95,7 @@ class Document:
         """The members of the state when it is a JSON object, in order; else its JSON text."""
         self.tasks: dict[str, bytes] = {} if tasks is None else tasks
         """Pending tasks by id."""
-        self.joins: dict[str, bytes] = {} if joins is None else joins
+        self.joins: dict[str, Part] = {} if joins is None else joins
         """Join buffers by id."""
         self.next = next
         """The counters."""
@@ -130,7 +130,13 @@ class Document:
             output, at = element(data, text, at + len(_OUTPUT))
         if text[at:] != '}':
             raise ValueError(f'not a document: unexpected text at byte {at}')
-        return cls(state=state, tasks=tasks, joins=joins, next=counters, output=output)
+        return cls(
+            state=state,
+            tasks=tasks,
+            joins=cast('dict[str, Part]', joins),
+            next=counters,
+            output=output,
+        )
 
     def to_json(self, change: Change | None = None) -> bytes:
         """The full snapshot, of the document as it is, or as `change` would make it.
@@ -150,7 +156,7 @@ class Document:
         pieces.append(b',"tasks":')
         render(tasks, pieces)
         pieces.append(b',"joins":')
-        render(joins, pieces)
+        render(joins, pieces, self.joins)
         pieces += (b',"next":', counters)
         if output is not None:
             pieces += (_OUTPUT, output)
@@ -252,12 +258,16 @@ class Document:
             else:
                 was: dict[str, Part] = self.state if isinstance(self.state, dict) else {}
                 self.state = {key: grown(was.get(key), part) for key, part in new.items()}
-        for old, changes in ((self.tasks, change.tasks), (self.joins, change.joins)):
-            for key, part in changes.items():
-                if part is None:
-                    del old[key]
-                else:
-                    old[key] = part
+        for key, task in change.tasks.items():
+            if task is None:
+                del self.tasks[key]
+            else:
+                self.tasks[key] = task
+        for key, buffer in change.joins.items():
+            if buffer is None:
+                del self.joins[key]
+            else:
+                self.joins[key] = grown(self.joins.get(key), buffer)
         self.next = change.next or self.next
         self.output = change.output or self.output
         self._objects = 0
@@ -306,7 +316,7 @@ class Document:
                 values.append((parts, key, step))
             elif step is not None:
                 part = _spliced(parts.get(key), step, name, key)
-                parts[key] = part if name == 'state' else bytes(part)
+                parts[key] = bytes(part) if name == 'tasks' else part
             elif parts.pop(key, None) is None:
                 raise ValueError(f'{name} {key!r} is removed, but is not there')
 
@@ -387,19 +397,23 @@ def _spliced(part: Any, step: Any, name: str, key: str = '') -> bytearray:
     return splice(part, cast('list[Any]', step))
 
 
-def _merged(parts: dict[str, bytes], changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
+def _merged(
+    parts: Mapping[str, Part], changes: Mapping[str, bytes | Tail | None]
+) -> Mapping[str, Part | Tail]:
     if not changes:
         return parts
-    every: dict[str, bytes | None] = {**parts, **changes}
+    every: dict[str, Part | Tail | None] = {**parts, **changes}
     return {key: part for key, part in every.items() if part is not None}
 
 
-def _growth(parts: Mapping[str, bytes], changes: Mapping[str, bytes | None]) -> int:
+def _growth(parts: Mapping[str, Part], changes: Mapping[str, bytes | Tail | None]) -> int:
     """How many bytes longer an object becomes."""
     growth, count = 0, len(parts)
     for key, new in changes.items():
         old = parts.get(key)
-        if new is not None and old is not None:
+        if isinstance(new, Tail):
+            growth += len(added(old, new))
+        elif new is not None and old is not None:
             growth += len(new) - len(old)
         elif new is not None:
             growth += len(new) + len(name_of(key)) + 2

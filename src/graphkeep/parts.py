@@ -19,6 +19,7 @@ __all__ = (
     'after',
     'check_utf8',
     'element',
+    'elements',
     'grown',
     'members',
     'name_of',
@@ -49,7 +50,7 @@ class NewerFormatError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Says of a part that it is a JSON array, and that it only grew."""
+    """Says of a part that it is, or ends with, a JSON array, and that this only grew."""
 
     start: int
     """Number of elements before it, which have not changed."""
@@ -57,6 +58,11 @@ class Tail:
     """The new elements as JSON text, comma-joined, without brackets; empty when `count` is 0."""
     count: int
     """Number of new elements."""
+    end: bytes = b']'
+    """What closes the part: `]`, or `]}` where the array is the last member of an object."""
+
+
+_OPENING = {b']': b'[', b']}': b'{'}
 
 
 def name_of(key: str) -> bytes:
@@ -65,7 +71,7 @@ def name_of(key: str) -> bytes:
 
 
 def added(part: Part | None, tail: Tail) -> bytes:
-    """What `tail` puts before the closing bracket of `part`; a missing part counts as empty.
+    """What `tail` puts before the end of `part`; a missing part counts as an empty array.
 
     Raises:
         ValueError: The part is not an array, or is empty where the tail says it is not (or the
@@ -73,7 +79,9 @@ def added(part: Part | None, tail: Tail) -> bytes:
     """
     if part is None:
         part = b'[]'
-    if not part.startswith(b'[') or (part == b'[]') != (tail.start == 0):
+    if not part.startswith(_OPENING[tail.end]) or part.endswith(b'[' + tail.end) != (
+        tail.start == 0
+    ):
         raise ValueError(f'a tail from element {tail.start} on does not fit its part')
     if not tail.count:
         return b''
@@ -89,7 +97,7 @@ def grown(part: Part | None, new: bytes | Tail) -> Part:
         return b'[%b]' % text
     if text:
         part = part if isinstance(part, bytearray) else bytearray(part)
-        part[-1:] = text + b']'
+        part[-len(new.end) :] = text + new.end
     return part
 
 
@@ -114,7 +122,7 @@ def render(
         before = b','
         if isinstance(part, Tail):
             was = b'[]' if isinstance(old, (bytes, bytearray)) else old.get(key, b'[]')
-            pieces += (memoryview(was)[:-1], added(was, part), b']')
+            pieces += (memoryview(was)[: -len(part.end)], added(was, part), part.end)
         else:
             pieces.append(part)
     pieces.append(b'}' if value else b'{}')
@@ -179,6 +187,24 @@ def members(data: bytes, text: str, at: int) -> tuple[dict[str, bytes], int]:
         if text.startswith('}', at):
             return parts, at + 1
         at = after(text, ',', at)
+
+
+def elements(data: bytes) -> list[bytes]:
+    """The elements of a JSON array, byte for byte. Errors as `members`."""
+    text = data.decode('latin-1')
+    found: list[bytes] = []
+    if text == '[]':
+        return found
+    at = after(text, '[', 0)
+    while True:
+        piece, at = element(data, text, at)
+        found.append(piece)
+        if text.startswith(']', at):
+            break
+        at = after(text, ',', at)
+    if at + 1 != len(text):
+        raise ValueError(f'unexpected text after an array, at byte {at + 1}')
+    return found
 
 
 def element(data: bytes, text: str, at: int) -> tuple[bytes, int]:
