@@ -130,17 +130,16 @@ class _Compiler:
 
     def _literal(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
         expected = cast('list[Any]', schema['expected'])
-        classes = {type(value) for value in expected}
-        if len(classes) != 1 or not classes <= {str, int, bool}:
+        cls = _only_class(expected)
+        if cls not in (str, int, bool):
             return never
-        cls, values = classes.pop(), frozenset(expected)
+        values = frozenset(expected)
         return lambda value: type(value) is cls and value in values
 
     def _enum(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
         cls = cast('type[Enum]', schema['cls'])
-        values = [member.value for member in cast('list[Enum]', schema['members'])]
-        classes = {type(value) for value in values}
-        if len(classes) != 1 or not classes <= {str, int} or 'missing' in schema:
+        values: list[Any] = [member.value for member in cast('list[Enum]', schema['members'])]
+        if _only_class(values) not in (str, int) or 'missing' in schema:
             return never
         return _of_class(cls)
 
@@ -202,8 +201,8 @@ class _Compiler:
         def certain(value: Any) -> bool:
             return (
                 type(value) is tuple
-                and len(cast('tuple[Any, ...]', value)) == len(items)
-                and all(check(item) for check, item in zip(items, value, strict=True))
+                and len(held := cast('tuple[Any, ...]', value)) == len(items)
+                and all(check(item) for check, item in zip(items, held, strict=True))
             )
 
         return certain
@@ -304,7 +303,7 @@ class _Compiler:
             by_class[cls] = _tagged(
                 self.compile(cast('Schema', choice), config), schema['discriminator'], tag, held
             )
-        return lambda value: by_class.get(cast('type', type(value)), never)(value)
+        return lambda value: by_class.get(value.__class__, never)(value)
 
     def _union(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
         if schema.get('mode', 'smart') != 'smart':
@@ -344,6 +343,11 @@ def _free(schema: Schema, *allowed: str) -> bool:
     return schema.keys() <= _NO_CONSTRAINT | set(allowed)
 
 
+def _only_class(values: list[Any]) -> type[Any] | None:
+    classes: set[type[Any]] = {type(value) for value in values}
+    return classes.pop() if len(classes) == 1 else None
+
+
 def _of_class(cls: type) -> Certain:
     return lambda value: type(value) is cls
 
@@ -379,7 +383,7 @@ def _whole_minutes(offset: timedelta | None) -> bool:
 
 def _is_natural(value: Any, depth: int = 0) -> bool:
     """Whether an undeclared value is what JSON gives: exact classes, finite floats, string keys."""
-    cls = cast('type', type(value))
+    cls = cast('type[Any]', type(value))
     if cls in _NATURAL_SCALARS:
         return True
     if cls is int:

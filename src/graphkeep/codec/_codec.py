@@ -57,9 +57,9 @@ class Codec(Generic[T]):
     What is loaded back to find that out: everything when values of a class are first seen, or with
     `verify='always'`; after that those parts (of lists, elements) whose bytes changed and whose
     classes alone do not prove that JSON keeps them. An object that was replaced by one of a
-    subclass with the very same JSON is not noticed then. A class with `__post_init__`, `model_post_init` or
-    model validators is loaded as a whole whenever one of its parts changed, since its own code
-    decides what comes back; not while it has `AppendOnly` fields that grow.
+    subclass with the very same JSON is not noticed then. A class with `__post_init__`,
+    `model_post_init` or model validators is loaded as a whole whenever one of its parts changed,
+    since its own code decides what comes back; not while it has `AppendOnly` fields that grow.
 
     Args:
         type_: The declared type of the values: any annotation pydantic understands.
@@ -108,7 +108,7 @@ class Codec(Generic[T]):
                 which.
         """
         plan = self._plan
-        cls = cast('type', type(value))
+        cls: type[Any] = type(value)
         if plan.cls is not None and cls is not plan.cls:
             raise self._of_another_class(cls, plan.cls)
         everything = self._always or cls not in plan.proven
@@ -206,9 +206,9 @@ class Codec(Generic[T]):
             extra = [(f'.{name}', item) for name, item in undeclared(value, plan.declared)]
         for name, item in extra:
             raise LossyStateError(
-                f'`{self.path}{name}` holds {short(item)}, but is not a declared field and would be '
-                'lost. Nothing was written. Declare it, or start its name with an underscore if it '
-                'need not be kept.',
+                f'`{self.path}{name}` holds {short(item)}, but is not a declared field and would '
+                'be lost. Nothing was written. Declare it, or start its name with an underscore if '
+                'it need not be kept.',
                 path=f'{self.path}{name}',
             )
 

@@ -48,7 +48,7 @@ def difference(was: Any, became: Any, path: str) -> Difference | None:
     Returns:
         The first difference in depth-first order, or `None`.
     """
-    cls = cast('type', type(was))
+    cls = cast('type[Any]', type(was))
     if cls is not type(became):
         return Difference(path, was, became)
     if cls in _PLAIN:
@@ -140,7 +140,7 @@ def _fields(cls: type) -> tuple[tuple[str, ...], frozenset[str]]:
 
 
 def _dataclass(was: Any, became: Any, path: str) -> Difference | None:
-    compared, declared = _fields(cast('type', type(was)))
+    compared, declared = _fields(was.__class__)
     if found := _attributes(was, became, compared, path):
         return found
     return _undeclared(was, became, declared, path)

@@ -62,7 +62,7 @@ def _base(cls: type) -> type | None:
 
 
 def _dump(value: Any, handler: Any) -> Any:
-    cls = cast('type', type(value))
+    cls = cast('type[Any]', type(value))
     base = _base(cls)
     if base is None:
         raise PydanticSerializationUnexpectedValue(f'Expected `BinaryContent`, got {cls.__name__}')
@@ -79,7 +79,7 @@ def _load(value: Any, handler: Any) -> Any:
     rest = cast('dict[str, Any]', value).copy()
     narrow = rest.pop(_HINT)
     loaded = handler(rest)
-    base = _base(cast('type', type(loaded)))
+    base = _base(loaded.__class__)
     if base is None:
         return loaded
     return _as(_image_class(base) if narrow else base, loaded)
@@ -89,8 +89,8 @@ def _as(cls: type[Any], value: Any) -> Any:
     """The same file in the other class; both have the same fields."""
     if type(value) is cls:
         return value
-    made = cast('Any', object.__new__(cls))
-    vars(made).update(vars(value))
+    made: Any = object.__new__(cls)
+    made.__dict__.update(value.__dict__)
     return made
 
 

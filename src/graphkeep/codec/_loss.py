@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
@@ -80,16 +80,15 @@ def _first(error: ValidationError) -> dict[str, Any]:
 def _follow(held: Any, loc: Sequence[int | str], path: str) -> tuple[str, Any]:
     """Walk a pydantic error location along a value, past the names of union choices in it."""
     for step in loc:
-        if isinstance(step, int):
-            items = cast('list[Any]', held) if isinstance(held, (list, tuple)) else []
-            if step < len(items):
-                held, path = items[step], f'{path}[{step}]'
-        elif isinstance(held, Mapping):
-            entries = cast('Mapping[Any, Any]', held)
-            if step in entries:
-                held, path = entries[step], f'{path}[{step!r}]'
-        elif hasattr(held, step):
+        if isinstance(step, str) and hasattr(held, step):
             held, path = getattr(held, step), f'{path}.{step}'
+            continue
+        if isinstance(held, (str, bytes)):
+            break
+        try:
+            held, path = held[step], f'{path}[{step!r}]'
+        except (LookupError, TypeError):
+            continue
     return path, held
 
 

@@ -35,14 +35,14 @@ class PairedSurrogatesError(ValueError):
     """A high surrogate is followed by a low one: JSON would make one character of them."""
 
 
-def has_lone(text: bytes) -> bool:
+def has_lone(text: bytes | bytearray) -> bool:
     """Whether JSON text holds the escape of a lone surrogate."""
     if b'\\ud' not in text and b'\\uD' not in text:
         return False
     return any(match['lone'] for match in _TOKEN.finditer(text))
 
 
-def to_marked(text: bytes) -> bytes:
+def to_marked(text: bytes | bytearray) -> bytes:
     """Stored JSON text as pydantic can read it."""
 
     def mark(match: re.Match[bytes]) -> bytes:
