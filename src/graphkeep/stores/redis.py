@@ -9,8 +9,8 @@ last commits, and with them the epoch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Literal, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self, TypeVar
 
 from ..errors import (
     DamagedRunError,
@@ -32,6 +32,7 @@ from ..runs import (
     Run,
     RunQuery,
     Snapshot,
+    SnapshotData,
     Status,
 )
 from ..shielding import to_its_end
@@ -47,12 +48,15 @@ from .redis_keys import (
     json_of,
     meta_of,
     micros,
+    read_data,
     read_header,
     read_snapshots,
 )
 from .redis_opening import agree, check_client, connect, link_to, take_options, warn
 
 __all__ = ('RedisStore',)
+
+SnapshotT = TypeVar('SnapshotT', Snapshot, SnapshotData)
 
 _ALL = 2**31
 _REPLY_BYTES = 16_000_000
@@ -235,14 +239,14 @@ class RedisStore(Store):
         if request.expected_seq is not None:
             return Claimed(claim=claim, run=run, snapshots=())
         try:
-            snapshots = await self._whole(run, reply[2:], last=run.seq)
+            snapshots = await self._whole(run, reply[2:], last=run.seq, read=read_snapshots)
         except DamagedRunError:
             # Nobody can work with this claim.
             await self._release(claim)
             raise
         if snapshots is None:
             raise LeaseLostError(run_id=run_id, epoch=run.epoch)
-        return Claimed(claim=claim, run=run, snapshots=snapshots)
+        return Claimed(claim=claim, run=run, snapshots=tuple(snapshots))
 
     async def _append(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
         results = await self._append_once(commits)
@@ -272,23 +276,17 @@ class RedisStore(Store):
     def _commit_call(self, commit: Commit) -> Call:
         claim, draft = commit.claim, commit.draft
         keys = self._keys(claim.run_id)
-        where: tuple[bytes, ...] = (keys.run, keys.log)
-        args: tuple[bytes | str | int, ...] = (
-            claim.epoch,
-            draft.seq - 1,
-            draft.seq,
-            commit.nonce,
-            _microseconds(commit.ttl),
-            draft.kind,
-            commit.history,
-            '' if draft.error is None else json_of(dict(draft.error)),
-            meta_of(draft),
-            draft.data,
+        head = (
+            f'{claim.epoch} {draft.seq - 1} {draft.seq} {_microseconds(commit.ttl)} {draft.kind} '
+            f'{commit.history} {commit.status} {commit.nonce}'
         )
+        if commit.status == 'running' and draft.error is None:
+            return Call(keys=(keys.run, keys.log), args=(head, meta_of(draft), draft.data))
+        where: tuple[bytes, ...] = (keys.run, keys.log)
         if commit.status != 'running':
             where += (keys.having('running'), keys.having(commit.status))
-            args += (keys.run_id, commit.status)
-        return Call(keys=where, args=args)
+        error = '' if draft.error is None else json_of(dict(draft.error))
+        return Call(keys=where, args=(head, meta_of(draft), draft.data, keys.run_id, error))
 
     async def _renew(self, claims: Sequence[Claim], ttl: float) -> Sequence[BaseException | None]:
         lease = _microseconds(ttl)
@@ -339,7 +337,7 @@ class RedisStore(Store):
         reply = await self._call('one', (self._keys(run_id).run,))
         return None if reply is None else _header(run_id, reply)
 
-    async def _read(self, run_id: str, at: int | None) -> tuple[Run, tuple[Snapshot, ...]] | None:
+    async def _read(self, run_id: str, at: int | None) -> tuple[Run, Sequence[SnapshotData]] | None:
         keys = self._keys(run_id)
         for _ in range(_READS):
             wanted = '' if at is None else max(at, 0)
@@ -350,20 +348,20 @@ class RedisStore(Store):
             last = run.seq if at is None else at
             if not 0 <= last <= run.seq:
                 return run, ()
-            snapshots = await self._whole(run, reply[1:], last=last)
+            snapshots = await self._whole(run, reply[1:], last=last, read=read_data)
             if snapshots is not None:
                 return run, snapshots
         raise StoreUnavailableError(f'Run {run_id!r} was changed each time it was read. Try again.')
 
     async def _whole(
-        self, run: Run, reply: Sequence[bytes], *, last: int
-    ) -> tuple[Snapshot, ...] | None:
+        self, run: Run, reply: Sequence[bytes], *, last: int, read: Callable[..., list[SnapshotT]]
+    ) -> list[SnapshotT] | None:
         """The snapshots up to `last`, of which `reply` has the first; `None` if they were replaced
         meanwhile.
         """
-        found = read_snapshots(run.run_id, reply)
+        found = read(run.run_id, reply)
         if not found and last < run.full_seq:
-            return ()
+            return []
         # A log grows at its end, unless older snapshots are dropped, or the run is deleted and
         # created again.
         unchanged = f'{micros(run.created_at)} {run.full_seq}'.encode()
@@ -371,9 +369,9 @@ class RedisStore(Store):
             mark, *reply = await self._log(run.run_id, reply[4], last, _ALL)
             if mark != unchanged:
                 return None
-            found += read_snapshots(run.run_id, reply)
+            found += read(run.run_id, reply)
         _check_unbroken(run, found, last=last)
-        return tuple(found)
+        return found
 
     async def _history(self, run_id: str, after: int, limit: int) -> Sequence[Snapshot]:
         found: list[Snapshot] = []
@@ -421,7 +419,7 @@ def _commit_error(commit: Commit, reply: object) -> BaseException | None:
     return reply if isinstance(reply, StoreError) else StoreError(f'unexpected reply {reply!r}')
 
 
-def _check_unbroken(run: Run, found: Sequence[Snapshot], *, last: int) -> None:
+def _check_unbroken(run: Run, found: Sequence[SnapshotT], *, last: int) -> None:
     """Refuse a chain that lacks a snapshot: what comes after it would change the wrong document."""
     first = run.full_seq if last >= run.full_seq else found[0].seq
     if found and (found[0].seq, found[-1].seq, len(found)) == (first, last, last - first + 1):

@@ -50,13 +50,19 @@ _REFUSED = {
 
 
 def meaning(error: BaseException, *, where: str, writes: bool) -> StoreError:
-    """The error of graphkeep for an error of a command.
+    """The error of graphkeep for an error of a command, which becomes its cause.
 
     Args:
         error: One of `CAUGHT`, or an error reply.
         where: The server's address as it may be shown.
         writes: Whether the command was to write: then a refusal means that nothing was written.
     """
+    found = _meaning(error, where, writes)
+    found.__cause__ = error
+    return found
+
+
+def _meaning(error: BaseException, where: str, writes: bool) -> StoreError:
     text = _short(error)
     # Authentication errors are connection errors to redis-py, but trying again does not help.
     if isinstance(error, _AUTH):

@@ -4,11 +4,14 @@
 -- with it. The nonce of this commit in the header means that an earlier attempt went through: nothing is written twice.
 --
 -- KEYS: run, log; and, if the claim is given up, index of `running`, index of the new status.
--- ARGV: epoch, seq before, seq, nonce, lease in microseconds, 'full' or 'delta', 'all' or 'latest', error or '',
---   meta up to its last element, data; and, if the claim is given up, run id, new status.
+-- ARGV: epoch, seq before, seq, lease in microseconds, 'full' or 'delta', 'all' or 'latest', new status and nonce, by
+--   spaces (a client takes longer over many arguments than over one long one); meta up to its last element; data; run
+--   id; error or ''. The last two may be left out by a run that stays `running`, and without an error.
 -- Reply: 'written'; 'lost' (the claim is not valid any more); or 'damaged' (the log is not as it was left).
 local run, log, running, index = unpack(KEYS, 1, 4)
-local epoch, before, seq, nonce, lease, kind, history, failure, meta, data = unpack(ARGV, 1, 10)
+local head, meta, data, run_id, failure = unpack(ARGV, 1, 5)
+local epoch, before, seq, lease, kind, history, status, nonce =
+  string.match(head, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
 
 local found = redis.call('HMGET', run, 'status', 'epoch', 'seq', 'nonce', 'created_at', 'error')
 if found[4] == nonce then return 'written' end
@@ -27,13 +30,13 @@ if added.err then
 end
 
 if index then
-  redis.call('HSET', run, 'seq', seq, 'status', ARGV[12], 'nonce', nonce, 'updated_at', at)
+  redis.call('HSET', run, 'seq', seq, 'status', status, 'nonce', nonce, 'updated_at', at)
   redis.call('HDEL', run, 'owner', 'lease_until')
-  move(ARGV[11], found[5], running, index)
+  move(run_id, found[5], running, index)
 else
   redis.call('HSET', run, 'seq', seq, 'lease_until', whole(now + lease), 'nonce', nonce, 'updated_at', at)
 end
-if failure ~= '' then
+if failure and failure ~= '' then
   redis.call('HSET', run, 'error', failure)
 elseif found[6] then
   redis.call('HDEL', run, 'error')
