@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
@@ -22,6 +22,9 @@ _NOTHING = b'{"format":1}'
 """A delta that changes nothing: for the event `error`, which leaves the document as it was."""
 
 
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 class Journal:
     """A run as this process knows it: its document, the snapshot it is at, and the claim, while
     there is one.
@@ -31,6 +34,7 @@ class Journal:
     """
 
     __slots__ = (
+        'first_epoch',
         '_delta_bytes',
         '_deltas',
         '_full_bytes',
@@ -46,6 +50,8 @@ class Journal:
         self.store = store
         self.run_id = run.run_id
         self.seq = run.seq
+        self.first_epoch = (run.created_at - _BEGINNING) // timedelta(microseconds=1)
+        """The epoch the run was created with: the database's microseconds then."""
         self.document = replay.document
         self._full_bytes = replay.full_bytes
         self._deltas = replay.deltas
@@ -118,8 +124,13 @@ class Journal:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the claim. Raises `LeaseLostError` without one."""
-        return self._valid_lease().claim.epoch
+        """The epoch of the claim, lost or not: `commit` tells. `LeaseLostError` without one."""
+        lease = self._lease or self._valid_lease()
+        return lease.claim.epoch
+
+    def attempt(self, born: int) -> int:
+        """The how-manieth claim this is since a task was made: 1 for the claim that made it."""
+        return self.epoch - (born or self.first_epoch) + 1
 
     async def claim(self, *, allow: tuple[Status, ...] = ('ready',)) -> None:
         """Get the right to write the run, if it is still as it was read.
