@@ -53,7 +53,7 @@ class Connection(Protocol):
         """Run a statement for each set of arguments, in one transaction and one round trip."""
         ...
 
-    def transaction(self) -> AbstractAsyncContextManager[object]:
+    def transaction(self, *, isolation: str | None = None) -> AbstractAsyncContextManager[object]:
         """Around statements that are one transaction."""
         ...
 

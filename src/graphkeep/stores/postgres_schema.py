@@ -31,7 +31,8 @@ async def set_up(connection: Connection, *, prefix: str, where: str) -> None:
     if await _version(connection, sql, where=where, prefix=prefix, newest=newest) == newest:
         return
     try:
-        async with connection.transaction():
+        # Whatever the database's default: what was seen before the wait for the lock is old.
+        async with connection.transaction(isolation='read_committed'):
             await connection.execute(sql['lock_schema'])
             version = await _version(connection, sql, where=where, prefix=prefix, newest=newest)
             for step in range(version + 1, newest + 1):

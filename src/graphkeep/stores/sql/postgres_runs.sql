@@ -2,8 +2,9 @@
 -- stand in the same order wherever one is read, and so do a snapshot's. Payloads go in and out as the bytes they are.
 
 -- name: find_meta
--- Looking comes first: a role that may not create tables works where they are.
-SELECT to_regclass('{prefix}_meta') IS NOT NULL
+-- Looking comes first: a role that may not create tables works where they are. From pg_class and not from to_regclass(),
+-- which after the wait of `lock_schema` still says what it said before.
+SELECT EXISTS (SELECT FROM pg_class WHERE relname = '{prefix}_meta' AND pg_table_is_visible(oid))
 
 -- name: select_version
 SELECT value FROM {prefix}_meta WHERE name = 'schema_version'
