@@ -18,7 +18,8 @@ carries `status` │   ├── RunMovedError (RuntimeError)      the run was c
 │   ├── DamagedRunError (ValueError)      a stored snapshot cannot be read; carries `seq`
 │   ├── FormatVersionError (ValueError)   written by a newer graphkeep
 │   └── GraphChangedError (ValueError)    the stored run does not fit the graph; carries `node`,
-`path` └── CodecError                            a Python value and its JSON; carries `path`
+`path` ├── StateConflictError (ValueError)       parallel steps changed the same field; carries `path`, `steps`
+└── CodecError                            a Python value and its JSON; carries `path`
     ├── UnstorableTypeError (TypeError)   found when the graph is bound
     └── LossyStateError (ValueError)      found before anything is written
 ```
@@ -46,6 +47,7 @@ __all__ = (
     'RunNotFoundError',
     'RunStatusError',
     'SchemaError',
+    'StateConflictError',
     'StoreClosedError',
     'StoreError',
     'StoreUnavailableError',
@@ -225,6 +227,21 @@ class GraphChangedError(RunError, ValueError):
         self.path = path
         """Where in the document the value does not fit."""
         super().__init__(message, run_id=run_id)
+
+
+class StateConflictError(GraphkeepError, ValueError):
+    """Two parallel steps changed the same part of the state, and no rule says how to merge it."""
+
+    def __init__(
+        self, message: str, *, path: str, steps: tuple[str, str], values: tuple[object, object]
+    ) -> None:
+        self.path = path
+        """What both changed, e.g. `state.count`."""
+        self.steps = steps
+        """The step that was settled last, and the one before it."""
+        self.values = values
+        """What each of them made of it."""
+        super().__init__(message)
 
 
 class CodecError(GraphkeepError):

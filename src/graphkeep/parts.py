@@ -26,6 +26,7 @@ __all__ = (
     'render',
     'rendered_size',
     'split',
+    'text_of',
     'wrong_start',
 )
 
@@ -126,6 +127,15 @@ def render(
         else:
             pieces.append(part)
     pieces.append(b'}' if value else b'{}')
+
+
+def text_of(parts: Part | Mapping[str, Part | Tail]) -> bytes:
+    """Parts as one JSON text; a tail counts as the whole array."""
+    if isinstance(parts, (bytes, bytearray)):
+        return bytes(parts)
+    pieces: list[Part | memoryview] = []
+    render(parts, pieces)
+    return b''.join(pieces)
 
 
 def rendered_size(

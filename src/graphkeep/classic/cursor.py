@@ -27,7 +27,7 @@ from ..errors import (
 )
 from ..failures import describe
 from ..journal import Journal
-from ..parts import Part, render, split
+from ..parts import Part, split, text_of
 from ..runs import Run, Status
 from ..shielding import Ending
 from .binding import Binding
@@ -137,7 +137,7 @@ class Cursor:
         encoded = binding.state.encode(state)
         node_id, inputs = binding.nodes.encode(node)
         document = Document(
-            state=cast('dict[str, Part] | bytes', split(_text(encoded))),
+            state=cast('dict[str, Part] | bytes', split(text_of(encoded.parts))),
             tasks={'0': encode_task(node_id, inputs, born=START)},
             next=counters(1),
         )
@@ -268,7 +268,7 @@ class Cursor:
         """Commit what the last node did, and the output."""
         try:
             encoded = self._encode(state)
-            data = _text(self._binding.end.encode(output))
+            data = text_of(self._binding.end.encode(output).parts)
         except Exception as e:  # noqa: BLE001 - whatever users' serializers raise fails the run
             await self.fail(pending, e)
         change = Change(state=encoded.parts, tasks={pending.task: None}, output=data)
@@ -392,12 +392,3 @@ class Cursor:
                 run_id=self.run_id,
                 path=getattr(e, 'path', None),
             ) from e
-
-
-def _text(encoded: Encoded) -> bytes:
-    """An encoded value as one JSON text."""
-    if isinstance(encoded.parts, bytes):
-        return encoded.parts
-    pieces: list[Any] = []
-    render(encoded.parts, pieces)
-    return b''.join(pieces)

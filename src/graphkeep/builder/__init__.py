@@ -1,0 +1,70 @@
+"""The front end for pydantic-graph's `GraphBuilder` graphs: parallel steps, consistent snapshots.
+
+`frontier`, `walk`, `merge`, `state` and `resolving` are pure; `executor` runs and commits;
+`loading` starts and takes up; `persistent` is what users hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic_graph.graph_builder import Graph
+from typing_extensions import TypeVar
+
+from ..namespaces import caller_namespace
+from .merge import Rule
+from .persistent import KeptRun, PersistentGraph
+from .plan import GeneratedIdWarning, Plan
+
+__all__ = ('GeneratedIdWarning', 'KeptRun', 'PersistentGraph', 'persist')
+
+StateT = TypeVar('StateT')
+DepsT = TypeVar('DepsT')
+InputT = TypeVar('InputT')
+OutputT = TypeVar('OutputT')
+
+
+def persist(
+    graph: Graph[StateT, DepsT, InputT, OutputT],
+    *,
+    merge: Mapping[type, Rule] | None = None,
+    aliases: Mapping[str, str] | None = None,
+    types: Mapping[str, Any] | None = None,
+    joins: Mapping[str, Any] | None = None,
+    max_parallel: int | None = None,
+    verify: Literal['changed', 'always'] = 'changed',
+    namespace: Mapping[str, Any] | None = None,
+) -> PersistentGraph[StateT, DepsT, InputT, OutputT]:
+    """Make a built graph one whose runs are kept.
+
+    Args:
+        graph: What `GraphBuilder.build()` gave.
+        merge: How parallel changes to values of these classes are merged: `{int: merge.add}`. Rules
+            of single fields are annotations: `Annotated[int, merge.add]`.
+        aliases: Steps and joins that were renamed, `{'old': 'new'}`, for runs that are pending.
+        types: The types of steps' inputs by step, where annotations do not say them.
+        joins: The types of what joins make by join, where nothing says them.
+        max_parallel: Most steps of a run that run at once; no limit if omitted.
+        verify: `always` loads everything back before it is written, `changed` only what its type
+            may lose.
+        namespace: Names that annotations may use, beside those of their modules; by default also
+            the local names of the code that calls `persist`.
+
+    Raises:
+        UnstorableTypeError: The state, the output, a step's inputs or a join cannot be stored;
+            names it and says what to do.
+    """
+    if max_parallel is not None and max_parallel < 1:
+        raise ValueError(f'max_parallel must be at least 1, got {max_parallel}')
+    names = {**caller_namespace(), **(namespace or {})}
+    plan = Plan(
+        graph,
+        merge=merge or {},
+        aliases=aliases or {},
+        types=types or {},
+        joins=joins or {},
+        verify=verify,
+        namespace=names,
+    )
+    return PersistentGraph(graph, plan, max_parallel=max_parallel)

@@ -1,0 +1,402 @@
+"""Runs the tasks of a kept graph, and commits what they did.
+
+A step can be followed in four hops: `Execution.advance` → `Journal.commit` → `Store.append` → the
+statement `append` of the database. The commit lies between a step's end and its successors' start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any, NoReturn, cast
+
+from ..document import Change
+from ..errors import LeaseLostError, StoreUnavailableError
+from ..failures import describe
+from ..journal import Journal
+from ..runs import Status
+from ..scope import in_context, task_scope
+from .contexts import Contexts
+from .events import Event, ended_events, task_events
+from .frontier import Buffer, Frontier, Task
+from .plan import Plan
+from .state import Copy, StateKeeper
+from .stored import counters, encode_buffer, encode_task, join_name, new_items
+from .walk import Walk
+
+__all__ = ('Execution',)
+
+
+class _State:
+    """What one step sees as `ctx.state`: nothing is made before it asks."""
+
+    __slots__ = ('_alone', '_keeper', 'copy', 'touched')
+
+    def __init__(self, keeper: StateKeeper, *, alone: bool) -> None:
+        self._keeper = keeper
+        self._alone = alone
+        self.copy: Copy | None = None
+        self.touched = False
+
+    def __call__(self) -> Any:
+        self.touched = True
+        if self._alone:
+            return self._keeper.live
+        if self.copy is None:
+            self.copy = self._keeper.copy()
+        return self.copy.value
+
+
+@dataclass(slots=True, kw_only=True)
+class _Completion:
+    """The end of a step, or one item of a stream."""
+
+    task: Task
+    state: _State
+    value: Any = None
+    error: BaseException | None = None
+    started_at: datetime | None = None
+    clock: float = 0.0
+    duration: float | None = None
+    item: int | None = None
+    """Of an item: which of the stream's it is."""
+    settled: asyncio.Future[None] | None = None
+    """Of an item: the stream waits for it."""
+    streamed: bool = False
+    """The step was a stream, and its items have been sent on."""
+
+    def begins(self) -> None:
+        self.started_at, self.clock = datetime.now(tz=UTC), perf_counter()
+
+    def ends(self) -> None:
+        self.duration = perf_counter() - self.clock
+
+
+class Execution:
+    """One run of a kept graph, in this process."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        journal: Journal,
+        frontier: Frontier,
+        keeper: StateKeeper,
+        *,
+        deps: Any,
+        max_parallel: int | None,
+    ) -> None:
+        self._plan = plan
+        self._journal = journal
+        self._frontier = frontier
+        self._keeper = keeper
+        self._deps = deps
+        self._most = max_parallel
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._completed: deque[_Completion] = deque()
+        self._unstored: list[Buffer] = []
+        self._wake: asyncio.Future[None] | None = None
+        self.ended = False
+        """Whether the graph has ended, and `output` is its output."""
+        self.output: Any = None
+
+    @property
+    def state(self) -> Any:
+        """The live state: what was settled last."""
+        return self._keeper.live
+
+    @property
+    def pending(self) -> list[Task]:
+        """The tasks that are pending or running, oldest first."""
+        return sorted(self._frontier.tasks.values(), key=lambda task: int(task.id))
+
+    # --- running ----------------------------------------------------------------------------------
+
+    async def advance(self) -> list[Event]:
+        """Run until at least one step has ended, commit it, and give what upstream would yield.
+
+        Raises:
+            Exception: What a step raised. The run is `failed` then, what had ended before
+                committed.
+            LeaseLostError: Another process has taken the run over.
+        """
+        if not self._journal.claimed:
+            await self._journal.claim(allow=('ready', 'failed'))
+        tasks = self._frontier.tasks
+        if not tasks:
+            await self._fail_run(None, RuntimeError(_NO_RESULT))
+        self._journal.step_begins()
+        if len(tasks) == 1 and not self._running and not self._completed:
+            (task,) = tasks.values()
+            if self._plan.step(task.node).stream_fork is None:
+                return await self._settle([await self._run_alone(task)])
+        self._launch()
+        while not self._completed:
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        batch = list(self._completed)
+        self._completed.clear()
+        return await self._settle(batch)
+
+    async def end_at_start(self, walk: Walk) -> None:
+        """The graph goes from its start straight to its end."""
+        change = Change()
+        self._end(change, walk)
+        self._journal.step_begins()
+        ending = await self._journal.commit(change, event='end', status='done')
+        ending.unwrap()
+
+    async def close(self) -> None:
+        """End what still runs, and give the claim up: the run can go on at once."""
+        running, self._running = self._running, {}
+        await _stop(running)
+        if not self.ended:
+            self._keeper.restore_committed()
+        self._journal.step_ends()
+        (await self._journal.release()).unwrap()
+
+    def _launch(self) -> None:
+        loop = asyncio.get_running_loop()
+        for task in self.pending:
+            if self._most is not None and len(self._running) >= self._most:
+                return
+            if task.id not in self._running:
+                name = f'graphkeep-{task.node}-{task.id}'
+                self._running[task.id] = loop.create_task(self._run_parallel(task), name=name)
+
+    async def _run_alone(self, task: Task) -> _Completion:
+        """Run a step beside which nothing else is: here, and on the live state."""
+        done = _Completion(task=task, state=_State(self._keeper, alone=True))
+        done.begins()
+        try:
+            done.value = await in_context(copy_context(), self._call(done))
+            if isinstance(done.value, AsyncIterable):
+                raise self._plan.misplaced_stream(task.node)
+        except Exception as e:  # noqa: BLE001 - settled as the step's error
+            done.error = e
+        done.ends()
+        return done
+
+    async def _run_parallel(self, task: Task) -> None:
+        """Run a step beside others: in an asyncio task and on a copy of the state, of its own."""
+        done = _Completion(task=task, state=_State(self._keeper, alone=False))
+        done.begins()
+        try:
+            done.value = await self._call(done)
+            if isinstance(done.value, AsyncIterable):
+                await self._stream(done, cast('AsyncIterable[Any]', done.value))
+                done.streamed = True
+        except asyncio.CancelledError as e:
+            if task.id not in self._running:
+                raise  # by us: nobody waits for it any more
+            done.error = e
+        except BaseException as e:  # noqa: BLE001 - settled as the step's error
+            done.error = e
+        done.ends()
+        self._complete(done)
+
+    async def _call(self, done: _Completion) -> Any:
+        step = self._plan.step(done.task.node)
+        inputs = step.decode(done.task.inputs)
+        task = done.task
+        scope = task_scope(self._journal, task.id, task.node, born=task.born)
+        with scope, self._plan.span(step):
+            return await step.call(Contexts(done.state, self._deps), inputs)
+
+    async def _stream(self, done: _Completion, items: AsyncIterable[Any]) -> None:
+        """Send a stream's items on, one commit after the other; skip what was sent before."""
+        task = done.task
+        if self._plan.step(task.node).stream_fork is None:
+            raise self._plan.misplaced_stream(task.node)
+        index = 0
+        async for item in items:
+            if index >= (self._frontier.tasks[task.id].sent or 0):
+                settled = asyncio.get_running_loop().create_future()
+                self._complete(
+                    _Completion(
+                        task=task, state=done.state, value=item, item=index, settled=settled
+                    )
+                )
+                await settled
+            index += 1
+
+    def _complete(self, done: _Completion) -> None:
+        self._completed.append(done)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    # --- settling ---------------------------------------------------------------------------------
+
+    async def _settle(self, batch: list[_Completion]) -> list[Event]:
+        """Settle completions one by one, commit them together, and give their events.
+
+        Each is atomic: what it raises belongs to the step that ended and is taken back, and those
+        that were settled before it are committed first.
+        """
+        change, events = Change(), list[Event]()
+        failed: tuple[_Completion, BaseException] | None = None
+        last: _Completion | None = None
+        stopped: dict[str, asyncio.Task[None]] = {}
+        for done in batch:
+            if done.item is None:
+                self._running.pop(done.task.id, None)
+            if done.task.id not in self._frontier.tasks:
+                continue  # a reducer has cancelled it meanwhile
+            walk = done.error if done.error is not None else self._settle_one(done)
+            if isinstance(walk, BaseException):
+                failed = done, walk
+                break
+            last = done
+            self._collect(change, walk)
+            events += task_events(self._plan, walk)
+            for gone in walk.cancelled:
+                if gone.id in self._running:
+                    stopped[gone.id] = self._running.pop(gone.id)
+            if walk.output is not None:
+                self._end(change, walk)
+                events += ended_events(walk, self._frontier.next_task)
+                stopped.update(self._running)
+                self._running.clear()
+                break
+        await _stop(stopped)
+        if last is not None:
+            await self._commit(change, last, status='done' if self.ended else 'running')
+        for done in batch:
+            if done.settled is not None and not done.settled.done():
+                done.settled.set_result(None)
+        if failed is not None:
+            await self._fail_run(*failed)
+        if not self._running:
+            self._journal.step_ends()
+        return events
+
+    def _settle_one(self, done: _Completion) -> Walk | Exception:
+        """Settle one completion in memory; gives what it raised, everything taken back."""
+        task, keeper = done.task, self._keeper
+        mark = keeper.mark()
+        self._frontier.begin()
+        # What runs in a settlement works on the live state, which is settled at its end.
+        live = _State(keeper, alone=True)
+        live.touched = done.state.touched and done.state.copy is None
+        contexts = Contexts(live, self._deps)
+        walk = Walk(self._plan, self._frontier, contexts, born=self._journal.epoch)
+        try:
+            if done.item is None and done.state.copy is not None:
+                keeper.settle_copy(done.state.copy, task.node)
+            if done.item is not None:
+                fork = self._plan.step(task.node).stream_fork
+                walk.follow_item(task.id, cast('Any', fork), done.item, done.value)
+            elif done.streamed:
+                fork = self._plan.step(task.node).stream_fork
+                walk.end_stream(task.id, cast('Any', fork))
+            else:
+                self._frontier.remove_task(task.id)
+                walk.follow(task.node, done.value, task.forks)
+            if live.touched:
+                keeper.settle_live(task.node)
+        except Exception as e:  # noqa: BLE001 - belongs to the step that ended
+            self._frontier.undo()
+            keeper.restore(mark)
+            return e
+        return walk
+
+    def _collect(self, change: Change, walk: Walk) -> None:
+        """Add what a settlement moved to what the next commit changes."""
+        frontier, document = self._frontier, self._journal.document
+        tasks, buffers = frontier.changes()
+        for task_id in tasks:
+            task = frontier.tasks.get(task_id)
+            if task is not None:
+                change.tasks[task_id] = encode_task(task)
+            elif task_id in document.tasks:
+                change.tasks[task_id] = None
+            else:
+                change.tasks.pop(task_id, None)
+        for key in buffers:
+            name = join_name(key)
+            buffer = frontier.buffers.get(key)
+            if buffer is None:
+                if name in document.joins:
+                    change.joins[name] = None
+                else:
+                    change.joins.pop(name, None)
+                continue
+            self._unstored.append(buffer)
+            if buffer.stored is not None and buffer.accumulator is None:
+                change.joins[name] = new_items(buffer)
+            else:
+                change.joins[name] = encode_buffer(buffer, self._plan.join(key[0]).fingerprint)
+
+    def _end(self, change: Change, walk: Walk) -> None:
+        """The graph has ended: whatever is left of it is of no more use."""
+        document = self._journal.document
+        change.tasks = dict.fromkeys(document.tasks)
+        change.joins = dict.fromkeys(document.joins)
+        change.output = walk.output
+        self.output, self.ended = walk.end, True
+
+    async def _commit(self, change: Change, last: _Completion, *, status: Status) -> None:
+        frontier = self._frontier
+        change.state = self._keeper.change
+        change.next = counters(frontier.next_task, frontier.next_fork)
+        ending = await self._journal.commit(
+            change,
+            event='end' if self.ended else 'step',
+            status=status,
+            node=last.task.node,
+            task=last.task.id,
+            started_at=last.started_at,
+            duration=last.duration,
+        )
+        if ending.error is not None and not isinstance(ending.error, LeaseLostError):
+            self.ended = False
+            await self._fail_run(last, ending.error)
+        if ending.error is None:
+            self._keeper.committed()
+            for buffer in self._unstored:
+                buffer.stored = len(buffer.items)
+            self._unstored.clear()
+        ending.unwrap()
+
+    async def _fail_run(self, done: _Completion | None, error: BaseException) -> NoReturn:
+        """Mark the run failed, if it still can be, end what runs, and raise `error`."""
+        running, self._running = self._running, {}
+        await _stop(running)
+        self._keeper.restore_committed()
+        self._journal.step_ends()
+        if isinstance(error, StoreUnavailableError):
+            self._journal.abandon()
+            raise error
+        if isinstance(error, Exception) and self._journal.claimed:
+            ending = await self._journal.fail(
+                describe(error, None if done is None else done.task.node),
+                node=None if done is None else done.task.node,
+                task=None if done is None else done.task.id,
+                started_at=None if done is None else done.started_at,
+                duration=None if done is None else done.duration,
+            )
+            if ending.error is not None:
+                error.add_note(f'The failure of the run could not be stored: {ending.error}')
+            if ending.cancelled is not None:
+                raise ending.cancelled from error
+        raise error
+
+
+async def _stop(tasks: Mapping[str, asyncio.Task[None]]) -> None:
+    """Cancel steps and wait until they have ended. What they still return or raise is of no use."""
+    if not tasks:
+        return
+    for task in tasks.values():
+        task.cancel()
+    await asyncio.wait(tasks.values())
+
+
+_NO_RESULT = (
+    'Graph run completed, but no result was produced. This is either a bug in the graph or a bug in '
+    'the graph runner.'
+)
+"""Upstream's words."""

@@ -1,0 +1,178 @@
+"""Starting a run of a builder graph, and taking up one that is stored."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic_graph.node import StartNode
+
+from .. import owner as owners
+from ..document import Document
+from ..errors import (
+    CodecError,
+    DamagedRunError,
+    GraphChangedError,
+    RunBusyError,
+    RunNotFoundError,
+)
+from ..handle import Handle
+from ..hooks import not_claimable
+from ..journal import Journal
+from ..parts import Part, split, text_of
+from ..runs import Run
+from .contexts import Contexts
+from .executor import Execution
+from .frontier import ForkItem, Frontier
+from .plan import Plan
+from .state import StateKeeper
+from .stored import (
+    counters,
+    encode_buffer,
+    encode_task,
+    join_name,
+    read_buffers,
+    read_counters,
+    read_tasks,
+)
+from .walk import Walk
+
+__all__ = ('load', 'start')
+
+
+async def start(
+    plan: Plan,
+    handle: Handle,
+    *,
+    state: Any,
+    deps: Any,
+    inputs: Any,
+    graph: str | None,
+    max_parallel: int | None,
+) -> Execution:
+    """Create a run and stand before its first steps.
+
+    Raises:
+        RunExistsError: There is a run with this id.
+        LossyStateError: The state or the inputs would not come back as they are.
+    """
+    plan.state.encode(state)  # refused before any of the graph's own code runs
+    frontier = Frontier(plan.structure, next_fork=1)
+    walk = Walk(plan, frontier, Contexts(lambda: state, deps), born=0)
+    walk.follow(StartNode.id, inputs, (ForkItem(StartNode.id, '0', 0),))
+    document = Document(
+        state=cast('bytes | dict[str, Part]', split(text_of(plan.state.encode(state).parts))),
+        tasks={task.id: encode_task(task) for task in frontier.tasks.values()},
+        joins={
+            join_name(buffer.key): encode_buffer(buffer, plan.join(buffer.join).fingerprint)
+            for buffer in frontier.buffers.values()
+        },
+        next=counters(frontier.next_task, frontier.next_fork),
+    )
+    for buffer in frontier.buffers.values():
+        buffer.stored = len(buffer.items)
+    journal = await Journal.start(
+        handle.store, handle.run_id, document, graph=graph, labels=handle.labels, claimed=True
+    )
+    keeper = StateKeeper(plan.state, plan.merger, journal.document, state)
+    execution = Execution(plan, journal, frontier, keeper, deps=deps, max_parallel=max_parallel)
+    if walk.output is not None:
+        await execution.end_at_start(walk)
+    return execution
+
+
+async def load(
+    plan: Plan, handle: Handle, *, deps: Any, max_parallel: int | None
+) -> Execution | None:
+    """Take a stored run up where it stopped, or its end; `None` if it does not exist.
+
+    Raises:
+        RunBusyError: Another process, which may be alive, is running it.
+        RunStatusError: It was cancelled.
+        GraphChangedError: What is stored does not fit the graph any more.
+        DamagedRunError: What is stored cannot be read.
+    """
+    try:
+        run, journal = await Journal.load(handle.store, handle.run_id)
+    except RunNotFoundError:
+        return None
+    if run.status == 'cancelled':
+        raise not_claimable(run)
+    if run.status == 'running' and not run.interrupted:
+        if not owners.is_this_process(run.owner) and not owners.is_proven_dead(run.owner):
+            raise RunBusyError(
+                run_id=run.run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
+            )
+    document = journal.document
+    live = _decoded(run, 'state', lambda: plan.state.decode(document.state))
+    keeper = StateKeeper(plan.state, plan.merger, document, live)
+    frontier = _frontier(plan, run, document)
+    execution = Execution(plan, journal, frontier, keeper, deps=deps, max_parallel=max_parallel)
+    if document.output is not None:
+        output = document.output
+        execution.output = _decoded(run, 'output', lambda: plan.decode_output(output))
+        execution.ended = True
+    elif not frontier.tasks and not frontier.buffers:
+        raise GraphChangedError(
+            f'Run {run.run_id!r} has no pending step: it was forked from an end. Start a new run '
+            'with its state instead.',
+            run_id=run.run_id,
+        )
+    return execution
+
+
+def _frontier(plan: Plan, run: Run, document: Document) -> Frontier:
+    """The stored frontier, checked against the graph as it is now."""
+    try:
+        next_task, next_fork = read_counters(document)
+        tasks, buffers = read_tasks(document), read_buffers(document)
+    except ValueError as e:
+        raise DamagedRunError(run_id=run.run_id, seq=run.seq, reason=str(e)) from e
+    frontier = Frontier(plan.structure, next_task=next_task, next_fork=next_fork)
+    for task in tasks:
+        task.node = plan.aliases.get(task.node, task.node)
+        if not plan.has_step(task.node):
+            raise _changed(
+                run,
+                f'waits for step {task.node!r} (task {task.id}), which is not in the graph. Put it '
+                f'back, or say what it is called now: persist(aliases={{{task.node!r}: …}})',
+                node=task.node,
+            )
+        step, data = plan.step(task.node), task.inputs
+        where = f'inputs of task {task.id} (step {task.node!r})'
+        _decoded(run, where, lambda step=step, data=data: step.decode(data), node=task.node)
+        frontier.restore_task(task)
+    for buffer, fingerprint in buffers:
+        buffer.join = plan.aliases.get(buffer.join, buffer.join)
+        if not plan.has_join(buffer.join) or fingerprint not in plan.fingerprints(buffer.join):
+            raise _changed(
+                run,
+                f'has items waiting at join {buffer.join!r}, which is not in the graph any more, or '
+                'has another reducer, fork or other neighbours',
+                node=buffer.join,
+            )
+        frontier.restore_buffer(buffer)
+    return frontier
+
+
+def _decoded(run: Run, what: str, decode: Any, *, node: str | None = None) -> Any:
+    try:
+        return decode()
+    except (CodecError, ValueError) as e:
+        path = getattr(e, 'path', None)
+        raise _changed(
+            run,
+            f'has stored {what} that does not fit the graph any more: {e}',
+            node=node,
+            path=path,
+        ) from e
+
+
+def _changed(
+    run: Run, what: str, *, node: str | None = None, path: str | None = None
+) -> GraphChangedError:
+    return GraphChangedError(
+        f'Run {run.run_id!r} {what}. The run was left as it is.',
+        run_id=run.run_id,
+        node=node,
+        path=path,
+    )

@@ -1,0 +1,385 @@
+"""Three-way merge of the state that parallel steps have changed, and the rules for it. Pure.
+
+Field by field, in this order: changed on one side only, take it; a rule for the field or its type;
+models, dataclasses and dicts, go into them; lists that both extended, both extensions; sets, all
+additions and removals; the same bool, `None` or enum, keep it; anything else is a conflict.
+*Changed* means that the encoded bytes differ: `==` says `1 == True`, and skips `compare=False`
+fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import FunctionType
+from typing import Any, Final, TypeVar, cast, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+
+from ..codec import AppendOnly
+from ..errors import StateConflictError
+
+__all__ = (
+    'MISSING',
+    'Merger',
+    'Rule',
+    'add',
+    'append',
+    'last',
+    'maximum',
+    'minimum',
+    'union',
+)
+
+T = TypeVar('T')
+
+Rule = Callable[[Any, Any, Any], Any]
+"""`(base, mine, committed) -> merged`: what a step started from, what it left, and what others have
+committed meanwhile. `base` is `MISSING` for a key that is new."""
+
+
+class _Missing(Enum):
+    MISSING = 'missing'
+
+
+MISSING: Final = _Missing.MISSING
+"""Stands for a key that is not there."""
+
+
+def add(base: Any, mine: Any, committed: Any) -> Any:
+    """Numbers and durations: both differences are added."""
+    return mine + committed if base is MISSING else committed + (mine - base)
+
+
+def maximum(base: Any, mine: Any, committed: Any) -> Any:
+    """The larger value."""
+    return max(mine, committed)
+
+
+def minimum(base: Any, mine: Any, committed: Any) -> Any:
+    """The smaller value."""
+    return min(mine, committed)
+
+
+def append(base: Any, mine: Any, committed: Any) -> Any:
+    """Lists and strings: what each side put at the end, in commit order.
+
+    Raises:
+        ValueError: One side changed more than its end.
+    """
+    start = mine[:0] if base is MISSING else base
+    size = len(start)
+    if not (_same(mine[:size], start) and _same(committed[:size], start)):
+        raise ValueError('merge.append: one side changed more than the end')
+    return committed + mine[size:]
+
+
+def union(base: Any, mine: Any, committed: Any) -> Any:
+    """Sets: all additions and all removals. Dicts: all keys; of a key that both set, `mine`."""
+    if isinstance(mine, dict):
+        return {**committed, **mine}
+    old = type(mine)() if base is MISSING else base
+    return (committed | (mine - old)) - (old - mine)
+
+
+def last(base: Any, mine: Any, committed: Any) -> Any:
+    """What was settled last: `mine`."""
+    return mine
+
+
+_RULES: frozenset[Any] = frozenset({add, append, last, maximum, minimum, union})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sides:
+    steps: tuple[str, str]
+
+
+class Merger:
+    """Merges values of one declared type."""
+
+    def __init__(self, type_: Any, *, rules: Mapping[type, Rule], path: str) -> None:
+        """Make a merger.
+
+        Args:
+            type_: The declared type; its fields' annotations may name rules.
+            rules: Rules by the exact class of the values.
+            path: What the value is called in errors.
+
+        Raises:
+            TypeError: A rule cannot be called with three arguments.
+        """
+        for cls, rule in rules.items():
+            if not callable(rule):
+                raise TypeError(f'the merge rule for {cls!r} must be callable, got {rule!r}')
+        self._type = type_
+        self._rules = dict(rules)
+        self._path = path
+        self._fields: dict[type, dict[str, Rule]] = {}
+
+    def merge(self, base: Any, mine: Any, committed: Any, *, steps: tuple[str, str]) -> Any:
+        """Merge two versions of the whole value.
+
+        Args:
+            base: What the step started from.
+            mine: What it left.
+            committed: What others have made of it meanwhile; may be changed in place.
+            steps: The step, and the other one, for naming them in a conflict.
+
+        Raises:
+            StateConflictError: Both changed the same thing and nothing says what to do.
+        """
+        rule = _rule_in(_metadata(self._type))
+        return self._value(base, mine, committed, rule, self._path, steps)
+
+    def merge_field(
+        self, name: str, base: Any, mine: Any, committed: Any, *, steps: tuple[str, str]
+    ) -> Any:
+        """Merge two versions of one field of the value. As `merge`."""
+        declared = self._declared(_class_of(self._type)).get(name)
+        return self._value(base, mine, committed, declared, f'{self._path}.{name}', steps)
+
+    def _value(
+        self,
+        base: Any,
+        mine: Any,
+        theirs: Any,
+        rule: Rule | None,
+        path: str,
+        steps: tuple[str, str],
+    ) -> Any:
+        if _same(mine, base):
+            return theirs
+        if _same(theirs, base):
+            return mine
+        if mine is MISSING and theirs is MISSING:
+            return MISSING
+        if mine is MISSING or theirs is MISSING:
+            raise _conflict(path, steps, base, mine, theirs)
+        rule = rule or self._rules.get(cast('type', type(mine)))
+        if rule is not None:
+            return self._ruled(rule, base, mine, theirs, path, steps)
+        cls = cast('type', type(mine))
+        if cls is type(theirs):
+            if isinstance(mine, dict):
+                return self._dict(base, mine, theirs, path, steps)
+            if isinstance(mine, BaseModel) or dataclasses.is_dataclass(mine):
+                if type(base) is cls:
+                    return self._object(base, mine, theirs, path, steps)
+            elif isinstance(mine, list) and (isinstance(base, list) or base is MISSING):
+                merged = _extended(base, mine, theirs)
+                if merged is not None:
+                    return merged
+            elif isinstance(mine, (set, frozenset)) and (type(base) is cls or base is MISSING):
+                return union(base, mine, theirs)
+            elif (mine is None or isinstance(mine, (bool, Enum))) and _same(mine, theirs):
+                return mine
+        raise _conflict(path, steps, base, mine, theirs)
+
+    def _ruled(
+        self, rule: Rule, base: Any, mine: Any, theirs: Any, path: str, steps: tuple[str, str]
+    ) -> Any:
+        try:
+            return rule(base, mine, theirs)
+        except StateConflictError:
+            raise
+        except Exception as e:
+            name = getattr(rule, '__name__', repr(rule))
+            raise StateConflictError(
+                f'The merge rule {name} for `{path}` raised {type(e).__name__}: {e}. Steps '
+                f'{steps[0]!r} and {steps[1]!r} had both changed it.',
+                path=path,
+                steps=steps,
+                values=(mine, theirs),
+            ) from e
+
+    def _dict(
+        self, base: Any, mine: Any, theirs: Any, path: str, steps: tuple[str, str]
+    ) -> dict[Any, Any]:
+        old = cast('dict[Any, Any]', base) if isinstance(base, dict) else {}
+        merged = cast('dict[Any, Any]', theirs)
+        ours = cast('dict[Any, Any]', mine)
+        for key in [*(k for k in old if k not in ours), *ours]:
+            value = self._value(
+                old.get(key, MISSING),
+                ours.get(key, MISSING),
+                merged.get(key, MISSING),
+                None,
+                f'{path}[{key!r}]',
+                steps,
+            )
+            if value is MISSING:
+                merged.pop(key, None)
+            else:
+                merged[key] = value
+        return merged
+
+    def _object(self, base: Any, mine: Any, theirs: Any, path: str, steps: tuple[str, str]) -> Any:
+        declared = self._declared(cast('type', type(mine)))
+        for name in _names(mine, theirs):
+            value = self._value(
+                _get(base, name),
+                _get(mine, name),
+                _get(theirs, name),
+                declared.get(name),
+                f'{path}.{name}',
+                steps,
+            )
+            put(theirs, name, value)
+        return theirs
+
+    def _declared(self, cls: type | None) -> dict[str, Rule]:
+        """The rules that the annotations of a class's fields name."""
+        if cls is None:
+            return {}
+        known = self._fields.get(cls)
+        if known is None:
+            known = self._fields[cls] = {
+                name: rule
+                for name, metadata in _annotations(cls).items()
+                if (rule := _rule_in(metadata)) is not None
+            }
+        return known
+
+
+def put(value: Any, name: str, field: Any) -> None:
+    """Set a field of a model, dataclass or dict, past its `__setattr__`: it may be frozen."""
+    if isinstance(value, dict):
+        held = cast('dict[str, Any]', value)
+        if field is MISSING:
+            held.pop(name, None)
+        else:
+            held[name] = field
+    elif isinstance(value, BaseModel):
+        extra = value.__pydantic_extra__
+        target = value.__dict__ if name in type(value).model_fields or extra is None else extra
+        if field is MISSING:
+            target.pop(name, None)
+        else:
+            target[name] = field
+    elif field is not MISSING:
+        object.__setattr__(value, name, field)
+
+
+def _names(mine: Any, theirs: Any) -> list[str]:
+    if isinstance(mine, BaseModel):
+        extra = {**(mine.__pydantic_extra__ or {}), **(theirs.__pydantic_extra__ or {})}
+        return [*type(mine).model_fields, *extra]
+    return [each.name for each in dataclasses.fields(mine)]
+
+
+def _get(value: Any, name: str) -> Any:
+    return getattr(value, name, MISSING)
+
+
+def _extended(base: Any, mine: list[Any], theirs: list[Any]) -> list[Any] | None:
+    """Both extensions of a list, in commit order, or `None` if one side did more than extend it."""
+    try:
+        return append(base, mine, theirs)
+    except ValueError:
+        return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values have the same class and encode to the same bytes."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or one is MISSING or other is MISSING:
+        return False
+    return _encoded(one) == _encoded(other)
+
+
+def _encoded(value: Any) -> bytes | str:
+    try:
+        if isinstance(value, (set, frozenset)):
+            return b','.join(sorted(to_json(each, **_OPTIONS) for each in cast('set[Any]', value)))
+        return to_json(value, **_OPTIONS)
+    except Exception:  # noqa: BLE001 - lone surrogates, or a user's serializer
+        return repr(value)
+
+
+_OPTIONS: dict[str, Any] = {
+    'bytes_mode': 'base64',
+    'inf_nan_mode': 'strings',
+    'fallback': repr,
+}
+
+
+def _class_of(type_: Any) -> type | None:
+    while get_origin(type_) is typing.Annotated:
+        type_ = get_args(type_)[0]
+    origin = get_origin(type_) or type_
+    return origin if isinstance(origin, type) else None
+
+
+def _metadata(type_: Any) -> tuple[Any, ...]:
+    return get_args(type_)[1:] if get_origin(type_) is typing.Annotated else ()
+
+
+def _annotations(cls: type) -> dict[str, tuple[Any, ...]]:
+    """The metadata of the fields of a class."""
+    if issubclass(cls, BaseModel):
+        return {name: tuple(field.metadata) for name, field in cls.model_fields.items()}
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except Exception:  # noqa: BLE001 - names that do not resolve: one by one then
+        hints = _resolvable(cls)
+    return {name: _metadata(hint) for name, hint in hints.items()}
+
+
+def _resolvable(cls: type) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        scope = vars(inspect.getmodule(base)) if inspect.getmodule(base) is not None else {}
+        for name, hint in vars(base).get('__annotations__', {}).items():
+            if isinstance(hint, str):
+                try:
+                    hint = eval(hint, scope)  # noqa: S307 - the user's own annotation
+                except Exception:  # noqa: BLE001 - it names no rule that could be found
+                    continue
+            found[name] = hint
+    return found
+
+
+def _rule_in(metadata: tuple[Any, ...]) -> Rule | None:
+    for each in metadata:
+        if each is AppendOnly or isinstance(each, AppendOnly):
+            return append
+        if each in _RULES if isinstance(each, FunctionType) else False:
+            return cast('Rule', each)
+        if isinstance(each, FunctionType) and len(inspect.signature(each).parameters) == 3:
+            return cast('Rule', each)
+    return None
+
+
+def _conflict(
+    path: str, steps: tuple[str, str], base: Any, mine: Any, theirs: Any
+) -> StateConflictError:
+    return StateConflictError(
+        f'Steps {steps[0]!r} and {steps[1]!r} ran in parallel and both changed `{path}`: '
+        f'{_shown(base)} became {_shown(mine)} in {steps[0]!r} and {_shown(theirs)} in {steps[1]!r}. '
+        f'Say how to merge it: annotate the field, {_advice(mine, theirs)}, or give '
+        'persist(merge={…}); or let only one of them change it.',
+        path=path,
+        steps=steps,
+        values=(mine, theirs),
+    )
+
+
+def _advice(mine: Any, theirs: Any) -> str:
+    value = theirs if mine is MISSING else mine
+    name = type(value).__name__
+    rule = 'merge.last'
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        rule = 'merge.add'
+    elif isinstance(value, (list, str)):
+        rule = 'merge.append'
+    return f'`Annotated[{name}, {rule}]`'
+
+
+def _shown(value: Any) -> str:
+    return 'nothing' if value is MISSING else f'{value!r:.80}'

@@ -1,0 +1,347 @@
+"""`PersistentGraph`: a builder graph whose runs are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
+
+from pydantic_graph._utils import infer_obj_name, logfire_span
+from pydantic_graph.graph_builder import EndMarker, Graph, GraphTask
+from typing_extensions import TypeVar
+
+from ..errors import RunExistsError, RunNotFoundError
+from ..handle import Handle
+from ..hooks import not_claimable
+from ..stores.memory import MemoryStore
+from .events import Event, graph_tasks
+from .executor import Execution
+from .loading import load, start
+from .plan import Plan
+
+if TYPE_CHECKING:
+    from pydantic_graph.mermaid import StateDiagramDirection
+
+__all__ = ('KeptRun', 'PersistentGraph')
+
+StateT = TypeVar('StateT')
+DepsT = TypeVar('DepsT')
+InputT = TypeVar('InputT')
+OutputT = TypeVar('OutputT')
+
+
+class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
+    """A built `Graph` whose runs are kept: made by `graphkeep.persist`.
+
+    ```python
+    kept = graphkeep.persist(graph)
+    output = await kept.run(state=State(), inputs=order, persistence=store.persistence('order-42'))
+    output = await kept.resume(store.persistence('order-42'))  # after a crash, in any process
+    ```
+    """
+
+    def __init__(
+        self,
+        graph: Graph[StateT, DepsT, InputT, OutputT],
+        plan: Plan,
+        *,
+        max_parallel: int | None,
+    ) -> None:
+        """Use `graphkeep.persist`."""
+        self.graph = graph
+        """The graph itself."""
+        self._plan = plan
+        self._max_parallel = max_parallel
+
+    @property
+    def name(self) -> str | None:
+        """The graph's name."""
+        return self.graph.name
+
+    def render(
+        self, *, title: str | None = None, direction: StateDiagramDirection | None = None
+    ) -> str:
+        """The graph as a Mermaid diagram: upstream's `Graph.render`."""
+        return self.graph.render(title=title, direction=direction)
+
+    async def run(
+        self,
+        *,
+        state: StateT = None,
+        deps: DepsT = None,
+        inputs: InputT = None,
+        persistence: Handle | None = None,
+        span: AbstractContextManager[Any] | None = None,
+        infer_name: bool = True,
+    ) -> OutputT:
+        """Run the graph to its end; every step is committed before the next begins.
+
+        Args:
+            state: The state; the steps change this object.
+            deps: The dependencies. They are never stored.
+            inputs: The inputs of the graph.
+            persistence: The run's handle, `store.persistence(run_id)`. Without one the run is kept
+                in memory only. With `if_exists='resume'` a run that exists goes on, with its own
+                state and inputs, and one that is done gives its stored output.
+            span: A span to use instead of a new one.
+            infer_name: Name the graph by the caller's variable.
+
+        Raises:
+            RunExistsError: The run was started before.
+            StateConflictError: Parallel steps changed the same field, and no rule says how to merge
+                it.
+            LossyStateError: A value would not come back as it is. The run has failed.
+        """
+        self._infer_name(infer_name)
+        async with self.iter(
+            state=state,
+            deps=deps,
+            inputs=inputs,
+            persistence=persistence,
+            span=span,
+            infer_name=False,
+        ) as run:
+            return await run.finish()
+
+    def run_sync(
+        self,
+        *,
+        state: StateT = None,
+        deps: DepsT = None,
+        inputs: InputT = None,
+        persistence: Handle | None = None,
+        span: AbstractContextManager[Any] | None = None,
+        infer_name: bool = True,
+    ) -> OutputT:
+        """`run`, from code that is not async and where no event loop runs."""
+        self._infer_name(infer_name)
+        return asyncio.run(
+            self.run(
+                state=state,
+                deps=deps,
+                inputs=inputs,
+                persistence=persistence,
+                span=span,
+                infer_name=False,
+            )
+        )
+
+    @asynccontextmanager
+    async def iter(
+        self,
+        *,
+        state: StateT = None,
+        deps: DepsT = None,
+        inputs: InputT = None,
+        persistence: Handle | None = None,
+        span: AbstractContextManager[Any] | None = None,
+        infer_name: bool = True,
+    ) -> AsyncGenerator[KeptRun[StateT, DepsT, OutputT]]:
+        """Run the graph and watch it: upstream's event types, in commit order. As `run`."""
+        self._infer_name(infer_name, depth=3)
+        own = MemoryStore() if persistence is None else None
+        handle = Handle(own, 'run') if own is not None else cast('Handle', persistence)
+        try:
+            with self._span(span):
+                execution = await self._begin(handle, state, deps, inputs)
+                run = KeptRun[StateT, DepsT, OutputT](self, self._plan, execution, deps, inputs)
+                try:
+                    yield run
+                finally:
+                    await execution.close()
+        finally:
+            if own is not None:
+                await own.close()
+
+    async def resume(
+        self,
+        persistence: Handle,
+        *,
+        deps: DepsT = None,
+        span: AbstractContextManager[Any] | None = None,
+        infer_name: bool = True,
+    ) -> OutputT:
+        """Continue a run to its end, wherever it stopped; one that is done gives its stored output.
+
+        Args:
+            persistence: The run's handle.
+            deps: The dependencies. They are never stored.
+            span: A span to use instead of a new one.
+            infer_name: Name the graph by the caller's variable.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            RunBusyError: Another process, which may be alive, is running it.
+            RunStatusError: It was cancelled.
+            GraphChangedError: What is stored does not fit the graph any more. The run stays as it
+                is.
+        """
+        self._infer_name(infer_name)
+        async with self.iter_resumed(persistence, deps=deps, span=span, infer_name=False) as run:
+            return await run.finish()
+
+    @asynccontextmanager
+    async def iter_resumed(
+        self,
+        persistence: Handle,
+        *,
+        deps: DepsT = None,
+        span: AbstractContextManager[Any] | None = None,
+        infer_name: bool = True,
+    ) -> AsyncGenerator[KeptRun[StateT, DepsT, OutputT]]:
+        """Continue a run and watch it. As `resume`."""
+        self._infer_name(infer_name, depth=3)
+        with self._span(span):
+            execution = await load(
+                self._plan, persistence, deps=deps, max_parallel=self._max_parallel
+            )
+            if execution is None:
+                raise RunNotFoundError(run_id=persistence.run_id)
+            try:
+                yield KeptRun[StateT, DepsT, OutputT](self, self._plan, execution, deps, None)
+            finally:
+                await execution.close()
+
+    async def _begin(self, handle: Handle, state: Any, deps: Any, inputs: Any) -> Execution:
+        if handle.if_exists == 'resume':
+            execution = await load(self._plan, handle, deps=deps, max_parallel=self._max_parallel)
+            if execution is not None:
+                return execution
+        try:
+            return await start(
+                self._plan,
+                handle,
+                state=state,
+                deps=deps,
+                inputs=inputs,
+                graph=handle.graph_name or self.name,
+                max_parallel=self._max_parallel,
+            )
+        except RunExistsError:
+            if handle.if_exists != 'resume':
+                raise
+        # Somebody else started it in between.
+        execution = await load(self._plan, handle, deps=deps, max_parallel=self._max_parallel)
+        if execution is None:
+            raise RunNotFoundError(run_id=handle.run_id)
+        return execution
+
+    def _span(self, span: AbstractContextManager[Any] | None) -> AbstractContextManager[Any]:
+        if span is not None:
+            return span
+        if not self.graph.auto_instrument:
+            return nullcontext()
+        return logfire_span(f'run graph {self.name}', graph=self.graph)
+
+    def _infer_name(self, infer_name: bool, depth: int = 2) -> None:
+        """Name the graph as upstream does: by the variable that holds it, or us."""
+        if infer_name and self.graph.name is None:
+            name = infer_obj_name(self.graph, depth=depth + 1) or infer_obj_name(
+                self, depth=depth + 1
+            )
+            if name is not None:
+                self.graph.name = name
+
+    def __repr__(self) -> str:
+        return f'<PersistentGraph {self.name or "(unnamed)"}>'
+
+
+class KeptRun(Generic[StateT, DepsT, OutputT]):
+    """A run that is being watched: yields what upstream's `GraphRun` yields, in commit order."""
+
+    def __init__(
+        self,
+        kept: PersistentGraph[Any, Any, Any, Any],
+        plan: Plan,
+        execution: Execution,
+        deps: Any,
+        inputs: Any,
+    ) -> None:
+        """Made by `PersistentGraph.iter`."""
+        self.graph = kept.graph
+        """The graph that runs."""
+        self.deps: DepsT = deps
+        """The dependencies."""
+        self.inputs: Any = inputs
+        """The inputs the graph was started with; `None` when it was resumed."""
+        self._plan = plan
+        self._execution = execution
+        self._events: deque[Event] = deque()
+        self._last: Event | None = None
+
+    @property
+    def state(self) -> StateT:
+        """The state as it was settled last."""
+        return self._execution.state
+
+    @property
+    def output(self) -> OutputT | None:
+        """The output, once the end has been yielded."""
+        if isinstance(self._last, EndMarker):
+            return cast('EndMarker[OutputT]', self._last).value
+        return None
+
+    @property
+    def next_task(self) -> Event:
+        """What was yielded last; before that, the tasks that are pending."""
+        if self._last is not None:
+            return self._last
+        return graph_tasks(self._plan, self._execution.pending)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        if isinstance(self._last, EndMarker):
+            raise StopAsyncIteration
+        if self._last is None:
+            # As upstream does, which begins with the tasks behind the start.
+            self._last = self.next_task
+            return self._last
+        while not self._events:
+            if self._execution.ended:
+                self._events.append(EndMarker(self._execution.output))
+                break
+            self._events.extend(await self._execution.advance())
+        self._last = self._events.popleft()
+        return self._last
+
+    async def next(self, value: Event | None = None) -> Event:
+        """Go on to the next event.
+
+        Args:
+            value: What was yielded last, or nothing. Other tasks cannot be put in its place.
+
+        Raises:
+            TypeError: Other tasks were given.
+        """
+        if value is not None and value is not self._last:
+            self.override_next(value)
+        if self._last is None:
+            await anext(self)
+        return await anext(self)
+
+    def override_next(self, value: Any) -> None:
+        """Not possible: the next tasks of a kept run are committed before they are seen.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            'override_next: the next tasks of a kept run are committed already and cannot be replaced. '
+            'Let a decision in the graph choose, or fork the run and change its state.'
+        )
+
+    async def finish(self) -> OutputT:
+        """Run to the end without watching."""
+        while not self._execution.ended:
+            await self._execution.advance()
+        return self._execution.output
+
+    def __repr__(self) -> str:
+        return f'<KeptRun of {self.graph.name or "(unnamed)"}>'
+
+
+_ = (GraphTask, not_claimable)

@@ -1,0 +1,253 @@
+"""The state of a running graph: the caller's object, the copies that parallel steps work on, and
+how what they did comes together. Pure.
+
+A step that is alone works on the caller's object. Any other gets a copy when it first asks for the
+state, decoded from the committed bytes; what it changed is merged when its end is settled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from ..codec import Codec, Seen
+from ..document import Document
+from ..parts import Part, Tail
+from .merge import MISSING, Merger, put
+
+__all__ = ('Copy', 'StateKeeper')
+
+
+@dataclass(slots=True)
+class Copy:
+    """A step's own copy of the state."""
+
+    value: Any
+    seen: Seen
+    base: bytes | dict[str, bytes]
+    """The state it was made from: the base of the merge."""
+
+
+class StateKeeper:
+    """The state of one run: the live object, and its committed bytes in the run's document."""
+
+    def __init__(self, codec: Codec[Any], merger: Merger, document: Document, live: Any) -> None:
+        """Take over a state.
+
+        Args:
+            codec: Of the declared state type.
+            merger: Of the same type.
+            document: The run's document; its state is what is committed.
+            live: The caller's object, equal to the document's state.
+        """
+        self._codec = codec
+        self._merger = merger
+        self._document = document
+        self.live = live
+        self._seen = codec.seen(live)
+        self._settled: bytes | dict[str, bytes | Tail] | None = None
+        self._settled_seen = self._seen
+        self._writers: dict[str, str] = {}
+        """Which step changed a field last, for naming both sides of a conflict."""
+
+    # --- before and during a step -----------------------------------------------------------------
+
+    def copy(self) -> Copy:
+        """The committed state, for a step that is not alone."""
+        committed = self._document.state
+        value = self._codec.decode(committed)
+        return Copy(value, self._codec.seen(value), _frozen(committed))
+
+    # --- settling ---------------------------------------------------------------------------------
+
+    def settle_copy(self, copy: Copy, step: str) -> bool:
+        """Merge what a step did to its copy into the live state.
+
+        Args:
+            copy: The copy.
+            step: The step, as conflicts name it.
+
+        Returns:
+            Whether it had changed anything.
+
+        Raises:
+            StateConflictError: Another step changed the same field, and no rule says what to do.
+            LossyStateError: What the step left in its copy would not come back.
+        """
+        mine = self._codec.encode(copy.value, previous=copy.base, seen=copy.seen).parts
+        changed = _changed(copy.base, mine)
+        if not changed:
+            return False
+        theirs = _changed(copy.base, self._current())
+        if not theirs:
+            assume(self, copy.value)
+        elif self._by_field():
+            self._merge_fields(copy, step, changed, theirs)
+        else:
+            base = self._codec.decode(copy.base)
+            other = self._writers.get('', 'another step')
+            merged = self._merger.merge(base, copy.value, self.live, steps=(step, other))
+            assume(self, merged)
+        for name in changed:
+            self._writers[name] = step
+        self._writers[''] = step
+        self.settle_live(step)
+        return True
+
+    def settle_live(self, step: str) -> bool:
+        """Take the live state as it is now; gives whether it differs from what was settled
+        before.
+        """
+        encoded = self._codec.encode(self.live, previous=self._document.state, seen=self._seen)
+        if self._settled is None and self._document.has_state(encoded.parts):
+            return False
+        if self._settled is not None and encoded.parts == self._settled:
+            return False
+        for name in _changed(self._current(), encoded.parts):
+            self._writers[name] = step
+        self._settled, self._settled_seen = encoded.parts, encoded.seen
+        return True
+
+    def mark(self) -> tuple[bytes | dict[str, bytes | Tail] | None, Seen]:
+        """Where `restore` can come back to."""
+        return self._settled, self._settled_seen
+
+    def restore(self, mark: tuple[bytes | dict[str, bytes | Tail] | None, Seen]) -> None:
+        """Put the live state back to what had been settled at `mark`."""
+        self._settled, _ = mark
+        value = self._codec.decode(_whole(self._document.state, self._settled))
+        assume(self, value)
+        # The elements of append-only fields are other objects now.
+        seen = self._codec.seen(value)
+        self._settled_seen = seen
+        if self._settled is None:
+            self._seen = seen
+        else:
+            committed = self._codec.decode(self._document.state)
+            self._seen = self._codec.seen(committed)
+
+    def restore_committed(self) -> None:
+        """Put the live state back to what is committed."""
+        self.restore((None, self._seen))
+
+    @property
+    def change(self) -> bytes | dict[str, bytes | Tail] | None:
+        """The settled state for the next commit, or `None` if it is what is committed."""
+        return self._settled
+
+    def committed(self) -> None:
+        """The settled state has been committed and is in the document now."""
+        self._seen = self._settled_seen
+        self._settled = None
+
+    def _merge_fields(self, copy: Copy, step: str, changed: set[str], theirs: set[str]) -> None:
+        base: Any = None
+        for name in changed:
+            mine = _get(copy.value, name)
+            if name in theirs:
+                if base is None:
+                    base = self._codec.decode(copy.base)
+                other = self._writers.get(name, 'another step')
+                mine = self._merger.merge_field(
+                    name, _get(base, name), mine, _get(self.live, name), steps=(step, other)
+                )
+            put(self.live, name, mine)
+
+    def _by_field(self) -> bool:
+        return self._codec.by_field and isinstance(self._document.state, dict)
+
+    def _current(self) -> bytes | Mapping[str, Part | Tail]:
+        state = self._document.state
+        if self._settled is not None:
+            return _resolved(state, self._settled)
+        return bytes(state) if not isinstance(state, dict) else state
+
+
+def assume(keeper: StateKeeper, value: Any) -> None:
+    """Make the caller's object hold what `value` holds, past its `__setattr__`; frozen objects
+    too.
+    """
+    live = keeper.live
+    if live is value:
+        return
+    if type(live) is type(value):
+        if isinstance(live, dict):
+            held = cast('dict[Any, Any]', live)
+            new = dict(cast('dict[Any, Any]', value))
+            held.clear()
+            held.update(new)
+            return
+        if isinstance(live, list):
+            cast('list[Any]', live)[:] = value
+            return
+        if isinstance(live, set):
+            held_set = cast('set[Any]', live)
+            new_set = set(cast('set[Any]', value))
+            held_set.clear()
+            held_set.update(new_set)
+            return
+        if dataclasses.is_dataclass(live):
+            for each in dataclasses.fields(live):
+                if hasattr(value, each.name):
+                    object.__setattr__(live, each.name, getattr(value, each.name))
+            return
+        if isinstance(live, BaseModel):
+            live.__dict__.clear()
+            live.__dict__.update(value.__dict__)
+            extra = value.__pydantic_extra__
+            object.__setattr__(live, '__pydantic_extra__', None if extra is None else dict(extra))
+            return
+    keeper.live = value
+
+
+def _get(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return cast('dict[str, Any]', value).get(name, MISSING)
+    return getattr(value, name, MISSING)
+
+
+def _frozen(state: Part | Mapping[str, Part]) -> bytes | dict[str, bytes]:
+    """The state as it is now: parts that grow in place are copied."""
+    if isinstance(state, Mapping):
+        return {key: bytes(part) for key, part in state.items()}
+    return bytes(state)
+
+
+def _changed(
+    base: bytes | Mapping[str, Part | Tail], new: bytes | Mapping[str, Part | Tail]
+) -> set[str]:
+    """The top-level keys that differ; `{''}` for a state that is no object."""
+    if not isinstance(base, Mapping) or not isinstance(new, Mapping):
+        return set() if base == new else {''}
+    changed = {key for key in base if key not in new}
+    for key, part in new.items():
+        if part.count if isinstance(part, Tail) else part != base.get(key):
+            changed.add(key)
+    return changed
+
+
+def _resolved(
+    state: Part | Mapping[str, Part], settled: bytes | Mapping[str, bytes | Tail]
+) -> bytes | Mapping[str, Part | Tail]:
+    """A settled state with its tails put on what is committed."""
+    if not isinstance(settled, Mapping):
+        return settled
+    old = state if isinstance(state, Mapping) else {}
+    return {key: _grown(old.get(key), part) for key, part in settled.items()}
+
+
+def _grown(old: Part | None, part: bytes | Tail) -> bytes:
+    if not isinstance(part, Tail):
+        return part
+    was = b'[]' if old is None else bytes(old)
+    if not part.count:
+        return was
+    return was[:-1] + (b'' if was == b'[]' else b',') + part.data + b']'
+
+
+def _whole(state: Part | dict[str, Part], settled: bytes | dict[str, bytes | Tail] | None) -> Any:
+    return state if settled is None else _resolved(state, settled)
