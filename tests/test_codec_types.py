@@ -265,6 +265,12 @@ class Strict(BaseModel):
     s: set[int]
 
 
+class Stripping(BaseModel):
+    model_config = ConfigDict(str_strip_whitespace=True)
+    text: str
+    texts: list[str] = []
+
+
 class Own:
     """Has a schema of its own, and an `==`."""
 
@@ -292,6 +298,7 @@ JsonValue = te.TypeAliasType(
 )
 Pet = Annotated[Cat | Dog, Field(discriminator='kind')]
 AliasedPet = Annotated[AliasedCat | AliasedDog, Field(discriminator='kind')]
+NOON = datetime(2025, 1, 1, 12)  # noqa: DTZ001
 PARIS = ZoneInfo('Europe/Paris')
 
 
@@ -545,6 +552,9 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Annotated[str, StringConstraints(strip_whitespace=True)], ' x', ''),
     (Annotated[int, PlainSerializer(lambda value: value // 2)], 3, ''),
     (Growing, Growing(1), '.a'),
+    (Stripping, Stripping.model_construct(text=' x'), '.text'),
+    (Stripping, Stripping.model_construct(text='x', texts=['y', ' z']), '.texts[1]'),
+    (Strict, Strict.model_construct(d=NOON, f=float('nan'), b=b'', s=set()), '.f'),
     (Counted, with_attribute(Counted(1), undeclared=4), '.undeclared'),
     (Holder, Holder((1,)), '.held'),
     (Holder[int], with_attribute(Holder(1), undeclared=4), '.undeclared'),

@@ -10,9 +10,9 @@ from ._files import is_binary_content, with_hint
 from ._schema import OPAQUE, Schema, definitions_of, fields_of
 from ._sorting import order_keys, sort_items
 
-__all__ = ('canonical',)
+__all__ = ('SETTINGS', 'canonical')
 
-_CONFIG = {
+SETTINGS = {
     'ser_json_bytes': 'base64',
     'val_json_bytes': 'base64',
     'ser_json_inf_nan': 'strings',
@@ -56,7 +56,7 @@ def _canonical(node: Any, definitions: Mapping[str, Schema], *, key: bool = Fals
     if not isinstance(kind, str):
         return copy
     if kind in _CONFIGURED or 'config' in copy:
-        copy['config'] = {**copy.get('config', {}), **_CONFIG}
+        copy['config'] = {**copy.get('config', {}), **SETTINGS}
     if kind in ('dataclass-args', 'model-fields', 'typed-dict'):
         _by_name(copy)
         _keep_loadable_computed_fields(copy)

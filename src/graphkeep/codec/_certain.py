@@ -45,8 +45,12 @@ def never(_: Any) -> bool:
     return False
 
 
-def compile_certain(schema: Schema) -> tuple[Certain, bool]:
+def compile_certain(schema: Schema, config: Mapping[str, Any] = {}) -> tuple[Certain, bool]:
     """Make the predicate of a schema as pydantic generated it.
+
+    Args:
+        schema: The schema.
+        config: The settings of the class that the schema is a part of.
 
     Returns:
         The predicate, and whether it knows every part of the type: when it says no, something is
@@ -54,7 +58,7 @@ def compile_certain(schema: Schema) -> tuple[Certain, bool]:
     """
     inner, definitions = definitions_of(schema)
     compiler = _Compiler(definitions)
-    predicate = compiler.compile(inner, {})
+    predicate = compiler.compile(inner, config)
     return predicate, not compiler.doubtful
 
 

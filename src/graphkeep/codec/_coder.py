@@ -9,6 +9,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator
 
+from ._canonical import SETTINGS
 from ._exact import Difference, difference
 from ._loss import lossy, unloadable
 from ._schema import Schema, references
@@ -22,13 +23,6 @@ _REPLACED = '\ufffd'.encode() * 3
 _BATCH = 1 << 20
 """Elements are loaded back in batches of about this many bytes, to keep the peak of memory low."""
 
-_CORE_CONFIG: Any = {
-    'ser_json_bytes': 'base64',
-    'val_json_bytes': 'base64',
-    'ser_json_inf_nan': 'strings',
-}
-"""For what is in no class of its own."""
-
 
 class Coder:
     """Dumps and loads values of one schema.
@@ -38,15 +32,19 @@ class Coder:
     Args:
         schema: A canonical core schema, without its definitions.
         definitions: What it refers to, canonical too.
+        config: The settings of the class that the schema is a part of.
     """
 
-    def __init__(self, schema: Schema, definitions: Mapping[str, Schema]) -> None:
+    def __init__(
+        self, schema: Schema, definitions: Mapping[str, Schema], config: Mapping[str, Any] = {}
+    ) -> None:
         self.schema = schema
         self._definitions = definitions
+        self._config = config
 
-    def of(self, schema: Schema) -> Coder:
-        """A coder for a part of the schema."""
-        return Coder(schema, self._definitions)
+    def of(self, schema: Schema, config: Mapping[str, Any] | None = None) -> Coder:
+        """A coder for a part of the schema; `config` when that belongs to a class of its own."""
+        return Coder(schema, self._definitions, self._config if config is None else config)
 
     @cached_property
     def resolved(self) -> Schema:
@@ -147,7 +145,8 @@ class Coder:
 
     @cached_property
     def _to_json(self) -> Callable[..., bytes]:
-        return SchemaSerializer(cast('Any', self._closed(self.schema)), _CORE_CONFIG, False).to_json
+        schema, config = self._closed(self.schema), {**self._config, **SETTINGS}
+        return SchemaSerializer(cast('Any', schema), cast('Any', config), False).to_json
 
     @cached_property
     def _load_json(self) -> Callable[..., Any]:
@@ -161,13 +160,14 @@ class Coder:
 
     def _validator(self, schema: Schema) -> SchemaValidator:
         # Validators that classes bring along are not used: they are of the schema as it was.
-        return SchemaValidator(cast('Any', self._closed(schema)), _CORE_CONFIG, False)
+        schema, config = self._closed(schema), {**self._config, **SETTINGS}
+        return SchemaValidator(cast('Any', schema), cast('Any', config), False)
 
     @cached_property
     def _escaped(self) -> Coder:
         """The slow path for lone surrogates."""
         definitions = {ref: escaped_schema(each) for ref, each in self._definitions.items()}
-        return Coder(escaped_schema(self.schema), definitions)
+        return Coder(escaped_schema(self.schema), definitions, self._config)
 
     def _closed(self, schema: Schema) -> Schema:
         """The schema with those definitions that it needs."""

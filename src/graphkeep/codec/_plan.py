@@ -79,6 +79,7 @@ def _make(type_: Any, path: str, namespace: Mapping[str, Any] | None) -> Plan:
         return Plan(coder=coder, certain=certain, hides=hidden)
     stored = dict(fields_of(_behind(coder)))
     declared = dict(fields_of(cut.schema))
+    config = cast('dict[str, Any]', cut.schema.get('config', {}))
     total = bool(cut.schema.get('total', True))
     return Plan(
         coder=coder,
@@ -88,9 +89,10 @@ def _make(type_: Any, path: str, namespace: Mapping[str, Any] | None) -> Plan:
         fields=tuple(
             _field(
                 name,
-                coder.of(cast('Schema', stored[name]['schema'])),
+                coder.of(cast('Schema', stored[name]['schema']), config),
                 Coder(cast('Schema', each['schema']), raw_definitions),
                 definitions=raw_definitions,
+                config=config,
                 path=path,
                 required=bool(each.get('required', total)),
             )
@@ -161,6 +163,7 @@ def _field(
     raw: Coder,
     *,
     definitions: Mapping[str, Schema],
+    config: Mapping[str, Any],
     path: str,
     required: bool,
 ) -> Field:
@@ -178,11 +181,11 @@ def _field(
         each = list(definitions.values())
         return {'type': 'definitions', 'schema': schema, 'definitions': each}
 
-    certain, _ = compile_certain(closed(raw.schema))
+    certain, _ = compile_certain(closed(raw.schema), config)
     certain_item, complete = never, True
     if items is not None:
         of_items = cast('Schema', raw.resolved.get('items_schema', {'type': 'any'}))
-        certain_item, complete = compile_certain(closed(of_items))
+        certain_item, complete = compile_certain(closed(of_items), config)
     return Field(
         name=name,
         path=at,
