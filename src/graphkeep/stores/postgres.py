@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from operator import itemgetter
 from typing import Any, Self
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -18,18 +19,30 @@ from ..errors import (
     StoreError,
     StoreUnavailableError,
 )
-from ..runs import Claim, Claimed, ClaimRequest, Commit, Draft, NewRun, Run, RunQuery, Snapshot
+from ..runs import (
+    Claim,
+    Claimed,
+    ClaimRequest,
+    Commit,
+    Draft,
+    NewRun,
+    Run,
+    RunQuery,
+    Snapshot,
+    SnapshotData,
+)
 from ..store import Store, not_claimable, refused_claim
 from .postgres_errors import is_damage
 from .postgres_pool import Connection, Connections, PoolOptions, check_url
-from .postgres_rows import commit_row, create_row, read_snapshots, run_of, snapshots_of
+from .postgres_rows import commit_row, create_row, data_of, run_of, snapshots_of
 from .postgres_schema import set_up
 from .statements import load
 
 __all__ = ('PostgresStore',)
 
-_HEADER, _STATUS, _NONCE = -1, 2, -1
-"""The columns of the header in the first row of `read_run`, and of two values in a header."""
+_HEADER, _NONCE = -1, -1
+"""The columns of the header in the first row of `read_run`, and of the nonce in a header."""
+_by_seq = itemgetter(0)
 
 
 class PostgresStore(Store):
@@ -142,18 +155,25 @@ class PostgresStore(Store):
                     request.expected_epoch,
                     request.allow,
                 )
-                if rows and _is_whole(rows, request):
+                if rows:
+                    rows.sort(key=_by_seq)
+                    run, snapshots = run_of(rows[0][_HEADER]), snapshots_of(rows[1:])
                     break
                 row = await connection.fetchrow(self._sql['select_run'], run_id)
-                run = None if row is None else run_of(row)
-                if row is not None and row[_NONCE] == request.nonce and row[_STATUS] == 'running':
-                    rows = await connection.fetch(self._sql['read_run'], run_id, None)
+                if row is None:
+                    raise refused_claim(request, None)
+                run, snapshots = run_of(row), []
+                if row[_NONCE] == request.nonce and run.status == 'running':
                     break
-                if run is None or not _may_claim(request, run):
+                if not _may_claim(request, run):
                     raise refused_claim(request, run)
-        run = run_of(rows[0][_HEADER])
-        snapshots = () if request.expected_seq is not None else read_snapshots(rows[1:])
-        return Claimed(claim=run.claim(), run=run, snapshots=snapshots)
+            if request.expected_seq is None and (not snapshots or snapshots[-1].seq != run.seq):
+                # An earlier attempt of this call got the claim; or it waited for a commit, and then
+                # has the new header with the old snapshots. Under the claim they do not change.
+                sql = self._sql['select_snapshots']
+                rows = await connection.fetch(sql, run_id, run.full_seq - 1, None)
+                snapshots = [s for s in snapshots_of(rows) if s.seq <= run.seq]
+        return Claimed(claim=run.claim(), run=run, snapshots=tuple(snapshots))
 
     async def _append(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
         try:
@@ -243,12 +263,13 @@ class PostgresStore(Store):
             row = await connection.fetchrow(self._sql['select_run'], run_id)
         return None if row is None else run_of(row)
 
-    async def _read(self, run_id: str, at: int | None) -> tuple[Run, tuple[Snapshot, ...]] | None:
+    async def _read(self, run_id: str, at: int | None) -> tuple[Run, Sequence[SnapshotData]] | None:
         async with self._reading(run_id) as connection:
             rows = await connection.fetch(self._sql['read_run'], run_id, at)
         if not rows:
             return None
-        return run_of(rows[0][_HEADER]), read_snapshots(rows[1:])
+        rows.sort(key=_by_seq)
+        return run_of(rows[0][_HEADER]), data_of(rows[1:])
 
     async def _history(self, run_id: str, after: int, limit: int) -> Sequence[Snapshot]:
         async with self._reading(run_id) as connection:
@@ -316,14 +337,6 @@ class PostgresStore(Store):
                     return row[0]
                 raise
         return None
-
-
-def _is_whole(rows: Sequence[Sequence[Any]], request: ClaimRequest) -> bool:
-    """Whether the reply to a claim has every snapshot that it should.
-
-    Not if the claim waited for a commit: it then sees the new header and the old snapshots.
-    """
-    return request.expected_seq is not None or rows[-1][0] == run_of(rows[0][_HEADER]).seq
 
 
 def _may_claim(request: ClaimRequest, run: Run) -> bool:

@@ -6,18 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..runs import Commit, Draft, NewRun, Run, Snapshot
+from ..runs import Commit, Draft, NewRun, Run, Snapshot, SnapshotData
 
-__all__ = ('commit_row', 'create_row', 'read_snapshots', 'run_of', 'snapshots_of')
-
-# A run of 5,000 steps is read as 5,000 rows. The `__init__` of a frozen dataclass takes three times
-# as long as setting the slots that it would set.
-_new = object.__new__
-_set_seq, _set_kind, _set_event, _set_data, _set_node, _set_task, _set_started, _set_duration = (
-    vars(Snapshot)[name].__set__
-    for name in ('seq', 'kind', 'event', 'data', 'node', 'task', 'started_at', 'duration')
-)
-_set_error, _set_created = (vars(Snapshot)[name].__set__ for name in ('error', 'created_at'))
+__all__ = ('commit_row', 'create_row', 'data_of', 'run_of', 'snapshots_of')
 
 
 def run_of(row: Sequence[Any]) -> Run:
@@ -42,27 +33,13 @@ def run_of(row: Sequence[Any]) -> Run:
     )
 
 
-def read_snapshots(rows: Iterable[Sequence[Any]]) -> tuple[Snapshot, ...]:
-    """The rows of `read_run` after its header: what a document is put together from, no more."""
-    found: list[Snapshot] = []
-    for seq, kind, event, data, created_at, _ in rows:
-        snapshot = _new(Snapshot)
-        _set_seq(snapshot, seq)
-        _set_kind(snapshot, kind)
-        _set_event(snapshot, event)
-        _set_data(snapshot, data)
-        _set_node(snapshot, None)
-        _set_task(snapshot, None)
-        _set_started(snapshot, None)
-        _set_duration(snapshot, None)
-        _set_error(snapshot, None)
-        _set_created(snapshot, created_at)
-        found.append(snapshot)
-    return tuple(found)
+def data_of(rows: Iterable[Sequence[Any]]) -> list[SnapshotData]:
+    """The rows of `read_run` after its header."""
+    return [SnapshotData(row[0], row[1], row[2]) for row in rows]
 
 
 def snapshots_of(rows: Iterable[Sequence[Any]]) -> list[Snapshot]:
-    """The rows of `select_snapshots`."""
+    """The rows of `select_snapshots`, or those of `claim_run` after its header."""
     return [
         Snapshot(
             seq=row[0],

@@ -91,7 +91,8 @@ SELECT nonce FROM {prefix}_runs WHERE run_id = ANY ($1::text[])
 -- name: claim_run
 -- One statement decides and writes, so of several claimers one wins. A live claim is taken only by someone who names the
 -- epoch that he knows to be dead (NULL matches none). A claim with our own nonce is ours already and stays as it is. Gives
--- the header, as the row -1, and what the document is put together from, unless the caller has read it before.
+-- the header, as the row -1, and the snapshots from the newest full one on, unless the caller has read them before. The
+-- caller puts them in order.
 WITH run AS (
   UPDATE {prefix}_runs
   SET
@@ -111,17 +112,19 @@ WITH run AS (
   RETURNING *
 )
 SELECT
-  -1::bigint AS seq, NULL::text AS kind, NULL::text AS event, NULL::bytea AS data, NULL::timestamptz AS created_at,
+  -1::bigint, NULL::text, NULL::text, NULL::bytea, NULL::text, NULL::text, NULL::timestamptz, NULL::double precision,
+  NULL::text, NULL::timestamptz,
   ROW(
     run_id, graph, status, seq, full_seq, epoch, owner, lease_until, false, labels::text, error::text, parent_run_id,
     parent_seq, created_at, updated_at, nonce
-  ) AS header
+  )
 FROM run
 UNION ALL
-SELECT seq, kind, event, convert_to(data::text, 'UTF8'), created_at, NULL::record
+SELECT
+  seq, kind, event, convert_to(data::text, 'UTF8'), node, task, started_at, duration, error::text, created_at,
+  NULL::record
 FROM {prefix}_snapshots
 WHERE run_id = $1 AND $5::bigint IS NULL AND seq >= (SELECT full_seq FROM run)
-ORDER BY seq
 
 -- name: renew_claim
 -- The lease only, and only the holder's.
@@ -162,21 +165,22 @@ FROM {prefix}_runs
 WHERE run_id = $1
 
 -- name: read_run
--- One statement, so header and snapshots are of the same moment. The header is the row -1; the snapshots begin with the newest
--- full one not after $2, and carry what a document is put together from.
+-- One statement, so header and snapshots are of the same moment. The header is the row -1; the snapshots begin with the
+-- newest full one not after $2, and carry what a document is put together from. The caller puts them in order: a sort here
+-- would write large documents to the server's disk.
 WITH run AS MATERIALIZED (
   SELECT * FROM {prefix}_runs WHERE run_id = $1
 )
 SELECT
-  -1::bigint AS seq, NULL::text AS kind, NULL::text AS event, NULL::bytea AS data, NULL::timestamptz AS created_at,
+  -1::bigint, NULL::text, NULL::bytea,
   ROW(
     run_id, graph, status, seq, full_seq, epoch, owner, lease_until,
     status = 'running' AND lease_until <= clock_timestamp(), labels::text, error::text, parent_run_id, parent_seq,
     created_at, updated_at, nonce
-  ) AS header
+  )
 FROM run
 UNION ALL
-SELECT seq, kind, event, convert_to(data::text, 'UTF8'), created_at, NULL::record
+SELECT seq, kind, convert_to(data::text, 'UTF8'), NULL::record
 FROM {prefix}_snapshots
 WHERE run_id = $1
   AND seq >= CASE
@@ -189,7 +193,6 @@ WHERE run_id = $1
     )
   END
   AND seq <= coalesce($2, (SELECT seq FROM run))
-ORDER BY seq
 
 -- name: select_seqs
 -- Without the payloads: for finding the one that the server cannot read.
