@@ -1,0 +1,54 @@
+"""A store whose every call of a hook is counted, and may go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from graphkeep import Store
+from graphkeep.hooks import Hooks
+
+__all__ = ('CRASHED', 'MOMENTS', 'around_calls', 'crash_at')
+
+Call = Callable[[], Awaitable[Any]]
+
+CRASHED = 77
+"""The exit status of a process that `crash_at` ended."""
+MOMENTS = ('before', 'during', 'after')
+"""When a process dies: a call was not made; it is on its way; it has returned."""
+
+
+def around_calls(store: Store, around: Callable[[int, str, Call], Awaitable[Any]]) -> None:
+    """Have `around(number, hook, call)` in the place of each call of a hook, numbered from 1."""
+    number = 0
+
+    def wrapped(name: str, hook: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def counted(*args: Any) -> Any:
+            nonlocal number
+            number += 1
+            return await around(number, name, lambda: hook(*args))
+
+        return counted
+
+    for name in Hooks.__abstractmethods__:
+        setattr(store, name, wrapped(name, getattr(store, name)))
+
+
+def crash_at(store: Store, number: int, moment: str) -> None:
+    """Let this process die at a call of a hook, without a word to anybody."""
+
+    async def around(n: int, _: str, call: Call) -> Any:
+        if n != number:
+            return await call()
+        if moment == 'during':
+            asked = asyncio.ensure_future(call())
+            # The request is made, handed to a thread or sent; its answer is not waited for.
+            await asyncio.wait((asked,), timeout=0)
+            await asyncio.sleep(0)
+        elif moment == 'after':
+            await call()
+        os._exit(CRASHED)
+
+    around_calls(store, around)

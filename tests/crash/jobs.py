@@ -1,0 +1,140 @@
+"""What the workers do: each function here is a job that a child of the nursery can be given."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import traceback
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import graphkeep
+from tests.crash.hooked import crash_at
+from tests.crash.trip import Journalist, Outside, Pack, Trip, trip
+
+# What the children will need, and users import late.
+import graphkeep.classic  # isort: skip
+import graphkeep.stores.postgres  # isort: skip
+import graphkeep.stores.redis  # isort: skip
+import graphkeep.stores.sqlite  # isort: skip
+
+__all__ = ('JOBS', 'Line', 'live', 'warm_up')
+
+
+class Line:
+    """What connects a worker to the test that asked for it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._heard = b''
+
+    def say(self, **message: object) -> None:
+        """Tell the test something."""
+        self._connection.sendall(json.dumps(message).encode() + b'\n')
+
+    async def told(self) -> str:
+        """Wait for the test to say something."""
+        while b'\n' not in self._heard:
+            data = await asyncio.get_running_loop().sock_recv(self._connection, 4096)
+            if not data:
+                raise ConnectionError('the test has gone')
+            self._heard += data
+        line, _, self._heard = self._heard.partition(b'\n')
+        return line.decode()
+
+
+Job = Callable[..., Coroutine[Any, Any, Any]]
+
+JOBS: dict[str, Job] = {}
+
+
+def job(function: Job) -> Job:
+    JOBS[function.__name__] = function
+    return function
+
+
+def warm_up() -> None:
+    """Binds the graph, and runs all that a run runs."""
+
+    async def once() -> None:
+        async with graphkeep.open_store('memory://') as store:
+            await trip.run(
+                Pack(), state=Trip(), deps=Outside(run_id='-'), persistence=store.persistence('-')
+            )
+
+    # What goes wrong is told by errors; warnings of a hundred children help nobody.
+    logging.getLogger('graphkeep').addHandler(logging.NullHandler())
+    asyncio.run(once())
+
+
+def live(connection: socket.socket, name: str, arguments: dict[str, Any]) -> int:
+    """Does a job; gives the exit status."""
+    line = Line(connection)
+    line.say(pid=os.getpid())
+    try:
+        result = asyncio.run(JOBS[name](line, **arguments))
+    except BaseException as e:
+        line.say(error=type(e).__name__, message=str(e), traceback=traceback.format_exc())
+        return 1
+    line.say(result=result)
+    return 0
+
+
+def _outside(line: Line, run_id: str, log: str | None, halts: Sequence[str]) -> Outside:
+    async def middle(_: str, node: str) -> None:
+        if node in halts:
+            line.say(halt=node)
+            await line.told()
+
+    return Outside(run_id=run_id, log=Journalist(log) if log else None, middle=middle)
+
+
+@job
+async def travel(
+    line: Line,
+    *,
+    url: str,
+    run_id: str,
+    how: str = 'resume',
+    log: str | None = None,
+    halts: Sequence[str] = (),
+    crash: tuple[int, str] | None = None,
+    **options: Any,
+) -> dict[str, Any] | None:
+    """Run the trip, or go on with it.
+
+    Args:
+        line: The way to the test.
+        url: The store.
+        run_id: The run. Its graph is recorded under the same name.
+        how: `run`, `resume`, `start` (or resume it), or `recover`.
+        log: Where the starts of nodes are written.
+        halts: In the middle of these nodes say `halt`, and go on when told to.
+        crash: Die at this call of the store, at this moment.
+        **options: Of the store.
+    """
+    store = graphkeep.open_store(url, **options)
+    if crash is not None:
+        crash_at(store, *crash)
+    deps = _outside(line, run_id, log, halts)
+    async with store:
+        persistence = store.persistence(run_id, graph=run_id)
+        if how == 'recover':
+            recovered = await graphkeep.recover(store, {run_id: trip}, deps=deps)
+            if not recovered:
+                return None
+            assert recovered[0].result is not None, recovered
+            result = recovered[0].result
+        elif how == 'run':
+            result = await trip.run(Pack(), state=Trip(), deps=deps, persistence=persistence)
+        elif how == 'start':
+            result = await graphkeep.resume(
+                trip, persistence, deps=deps, start=Pack(), state=Trip()
+            )
+        else:
+            result = await graphkeep.resume(trip, persistence, deps=deps)
+    return {'output': result.output, 'state': asdict(result.state)}

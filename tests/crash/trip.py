@@ -1,0 +1,142 @@
+"""The graph that is crashed: six nodes whose state tells how often each of them was committed.
+
+What was started is told by a log outside of the state, which is on the disk before a node goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic_graph import BaseNode, End, GraphRunContext
+from pydantic_graph.graph import Graph
+
+NODES = ('Pack', 'Drive', 'Sail', 'Climb', 'Camp', 'Return')
+"""The nodes, in the order they run. The commit of the k-th is snapshot k."""
+OUTPUT = 'home after 21 miles'
+
+
+@dataclass
+class Trip:
+    """The state."""
+
+    commits: dict[str, int] = field(default_factory=dict)
+    """How often each node was committed."""
+    diary: list[str] = field(default_factory=list)
+    """Written before and after the middle of a node: half a node is never to be seen."""
+
+
+FINAL = Trip(
+    commits=dict.fromkeys(NODES, 1),
+    diary=[f'{when} {node}' for node in NODES for when in ('before', 'after')],
+)
+"""The state of a run that nobody disturbed."""
+
+
+class Journalist:
+    """Writes lines to a file; each is on the disk when `write` returns."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
+
+    def write(self, *words: object) -> None:
+        """Several processes may write: a line is never torn, and their order is the real one."""
+        os.write(self._fd, (' '.join(map(str, words)) + '\n').encode())
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def starts(path: str | Path, run_id: str | None = None) -> list[str]:
+    """The nodes whose starts a log tells, in order; of one run or of all."""
+    if not Path(path).exists():
+        return []
+    lines = [line.split() for line in Path(path).read_text().splitlines()]
+    return [line[2] for line in lines if line[0] == 'start' and run_id in (None, line[1])]
+
+
+async def _at_once(run_id: str, node: str) -> None:
+    pass
+
+
+@dataclass(kw_only=True)
+class Outside:
+    """The dependencies: what is not stored."""
+
+    run_id: str
+    log: Journalist | None = None
+    """Where the start of each node is written."""
+    middle: Callable[[str, str], Awaitable[None]] = _at_once
+    """Awaited with run id and node in the middle of each node."""
+
+
+Context = GraphRunContext[Trip, Outside]
+
+
+async def _travel(ctx: Context, node: str) -> None:
+    if ctx.deps.log is not None:
+        ctx.deps.log.write('start', ctx.deps.run_id, node, os.getpid())
+    ctx.state.diary.append(f'before {node}')
+    await ctx.deps.middle(ctx.deps.run_id, node)
+    ctx.state.diary.append(f'after {node}')
+    ctx.state.commits[node] = ctx.state.commits.get(node, 0) + 1
+
+
+@dataclass
+class Pack(BaseNode[Trip, Outside, str]):
+    async def run(self, ctx: Context) -> Drive:
+        await _travel(ctx, 'Pack')
+        return Drive(1)
+
+
+@dataclass
+class Drive(BaseNode[Trip, Outside, str]):
+    miles: int
+
+    async def run(self, ctx: Context) -> Sail:
+        await _travel(ctx, 'Drive')
+        return Sail(self.miles + 2)
+
+
+@dataclass
+class Sail(BaseNode[Trip, Outside, str]):
+    miles: int
+
+    async def run(self, ctx: Context) -> Climb:
+        await _travel(ctx, 'Sail')
+        return Climb(self.miles + 3)
+
+
+@dataclass
+class Climb(BaseNode[Trip, Outside, str]):
+    miles: int
+
+    async def run(self, ctx: Context) -> Camp:
+        await _travel(ctx, 'Climb')
+        return Camp(self.miles + 4)
+
+
+@dataclass
+class Camp(BaseNode[Trip, Outside, str]):
+    miles: int
+
+    async def run(self, ctx: Context) -> Return:
+        await _travel(ctx, 'Camp')
+        return Return(self.miles + 5)
+
+
+@dataclass
+class Return(BaseNode[Trip, Outside, str]):
+    miles: int
+
+    async def run(self, ctx: Context) -> End[str]:
+        await _travel(ctx, 'Return')
+        return End(f'home after {self.miles + 6} miles')
+
+
+trip = Graph[Trip, Outside, str](
+    nodes=(Pack, Drive, Sail, Climb, Camp, Return), name='trip', auto_instrument=False
+)
