@@ -12,7 +12,7 @@ from .document import Change, Document, wants_full
 from .errors import LeaseLostError
 from .history import Replay
 from .leases import Lease, claiming
-from .runs import Commit, Draft, Event, NewRun, Run, Status
+from .runs import Claim, Commit, Draft, Event, NewRun, Run, Status
 from .shielding import Ending, to_its_end
 from .store import Store, new_nonce
 
@@ -98,13 +98,15 @@ class Journal:
                 replay = Replay.of(run_id, document, full_bytes=len(data))
                 journal = cls(store, run, replay)
                 if claimed:
-                    journal._lease = store.leases.hold(run.claim())
+                    journal._hold(run.claim())
                 return journal
 
         ending = await to_its_end(create(), bound=store.retry + 5.0)
         if ending.cancelled is not None and ending.value is not None:
             await ending.value.release()
-        return ending.unwrap()
+        journal = ending.unwrap()
+        journal._told()
+        return journal
 
     @classmethod
     async def load(cls, store: Store, run_id: str) -> tuple[Run, Journal]:
@@ -128,6 +130,10 @@ class Journal:
         lease = self._lease or self._valid_lease()
         return lease.claim.epoch
 
+    def key_of(self, task: str) -> str:
+        """A name for a task that no other task has, of this run or of another of the same id."""
+        return f'{self.run_id}/{self.first_epoch}/{task}'
+
     def attempt(self, born: int) -> int:
         """The how-manieth claim this is since a task was made: 1 for the claim that made it."""
         return self.epoch - (born or self.first_epoch) + 1
@@ -145,12 +151,13 @@ class Journal:
         async def claim() -> None:
             with claiming(self.run_id):
                 claimed = await self.store.claim(self.run_id, allow=allow, expected_seq=self.seq)
-                self._lease = self.store.leases.hold(claimed.claim)
+                self._hold(claimed.claim)
 
         ending = await to_its_end(claim(), bound=self.store.retry + 5.0)
         if ending.cancelled is not None and ending.error is None:
             await self.release()
         ending.unwrap()
+        self._told()
 
     def step_begins(self) -> None:
         """From now on a step runs: the claim is renewed, and nobody takes it for idle."""
@@ -291,6 +298,14 @@ class Journal:
         if gone:
             self.abandon()
         return ending
+
+    def _hold(self, claim: Claim) -> None:
+        self._lease = self.store.leases.hold(claim)
+        self._lease.fresh = True
+
+    def _told(self) -> None:
+        if self._lease is not None:
+            self._lease.fresh = False
 
     def _valid_lease(self) -> Lease:
         lease = self._lease

@@ -29,7 +29,7 @@ __all__ = (
 Status = Literal['ready', 'running', 'paused', 'failed', 'done', 'cancelled']
 """What a run is doing: docs/design.md has the table of statuses and what leads out of each."""
 
-Event = Literal['start', 'step', 'edit', 'replace', 'error', 'end', 'fork']
+Event = Literal['start', 'step', 'edit', 'replace', 'once', 'error', 'end', 'fork']
 """Why a snapshot was written."""
 
 SnapshotKind = Literal['full', 'delta']

@@ -1,17 +1,21 @@
-"""What a step can know of itself: which task of which run it is, and on which attempt."""
+"""What a step can know and keep while it runs: which task it is, and side effects it must not repeat."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
-from contextlib import contextmanager
+import asyncio
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from types import coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from .journal import Journal
+from .codec import Codec
+from .parts import text_of
 
-__all__ = ('CurrentTask', 'current_task', 'in_context', 'task_scope')
+__all__ = ('CurrentTask', 'Scope', 'current_task', 'in_context', 'once')
 
 T = TypeVar('T')
 
@@ -30,7 +34,78 @@ class CurrentTask:
     """The node or step."""
 
 
-_current: ContextVar[CurrentTask | None] = ContextVar('graphkeep_task', default=None)
+class Scope:
+    """A running task, as `current_task` and `once` find it."""
+
+    __slots__ = ('_held', '_keep', '_memo', 'task')
+
+    def __init__(
+        self,
+        task: CurrentTask,
+        *,
+        memo: Mapping[str, bytes],
+        keep: Callable[[str, bytes], Awaitable[None]],
+    ) -> None:
+        """Make a scope.
+
+        Args:
+            task: Which task runs.
+            memo: What its earlier attempts have kept, by name, as JSON.
+            keep: Commits one more value, and returns when it is durable.
+        """
+        self.task = task
+        self._memo = memo
+        self._keep = keep
+        self._held: dict[str, asyncio.Task[Any]] = {}
+
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """While the task runs, in its context."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            # A coroutine that is closed by the garbage collector ends in another context.
+            with suppress(ValueError):
+                _current.reset(token)
+
+    async def once(self, name: str, function: Callable[[], Any], type_: Any) -> Any:
+        """The value of `function`, called unless an earlier attempt has kept its value."""
+        codec = Codec[Any](type_, path=f'once({name!r})')
+        if name in self._memo:
+            return codec.decode(self._memo[name])
+        held = self._held.get(name)
+        if held is None:
+            call = self._call(name, function, codec)
+            held = self._held[name] = asyncio.ensure_future(call)
+            held.add_done_callback(_seen)
+        try:
+            # Shielded: others may wait for the same value.
+            return await asyncio.shield(held)
+        except asyncio.CancelledError:
+            if not held.done():
+                held.cancel()
+                await asyncio.wait((held,))
+            raise
+        finally:
+            if held.done() and (held.cancelled() or held.exception() is not None):
+                self._held.pop(name, None)
+
+    async def _call(self, name: str, function: Callable[[], Any], codec: Codec[Any]) -> Any:
+        token = _current.set(None)  # `once` inside of `once` would be kept before its outer value
+        try:
+            value = function()
+            if inspect.isawaitable(value):
+                value = await value
+        finally:
+            _current.reset(token)
+        data = text_of(codec.encode(value).parts)
+        await self._keep(name, data)
+        # As a later attempt will see it.
+        return codec.decode(data)
+
+
+_current: ContextVar[Scope | None] = ContextVar('graphkeep_task', default=None)
 
 
 def current_task() -> CurrentTask:
@@ -39,26 +114,54 @@ def current_task() -> CurrentTask:
     Raises:
         RuntimeError: Not called from a step or node of a kept run.
     """
-    task = _current.get()
-    if task is None:
-        raise RuntimeError('current_task() was called outside of a step or node of a kept run')
-    return task
+    return _scope('current_task()').task
 
 
-@contextmanager
-def task_scope(journal: Journal, task: str, node_id: str, *, born: int) -> Generator[None]:
-    """Around the run of a task."""
-    current = CurrentTask(
-        run_id=journal.run_id,
-        key=f'{journal.run_id}/{journal.first_epoch}/{task}',
-        attempt=journal.attempt(born),
-        node_id=node_id,
-    )
-    token = _current.set(current)
+async def once(
+    name: str, function: Callable[[], Awaitable[T]] | Callable[[], T], *, type: Any = None
+) -> T:
+    """Call `function`, and keep its value: later attempts of the same task get it without calling.
+
+    The value is committed before it is returned. A process that dies between the side effect and the
+    commit calls again: give `current_task().key` to the other side as its idempotency key.
+
+    Args:
+        name: Names the value within the task; the same in every attempt. Calls at the same time with
+            the same name share one.
+        function: Takes no arguments; may be async. What it raises is not kept.
+        type: The type of the value; by default the return annotation of `function`, else anything that
+            JSON keeps as it is.
+
+    Raises:
+        RuntimeError: Not called from a step or node of a kept run.
+        LossyStateError: The value would not come back as it is. It is not kept.
+    """
+    if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f'once() needs a name, got {name!r}')
+    scope = _scope('once()')
+    type_ = _returned(function) if type is None else type
+    return cast('T', await scope.once(name, function, type_))
+
+
+def _scope(what: str) -> Scope:
+    scope = _current.get()
+    if scope is None:
+        raise RuntimeError(f'{what} was called outside of a step or node of a kept run')
+    return scope
+
+
+def _returned(function: Any) -> Any:
     try:
-        yield
-    finally:
-        _current.reset(token)
+        returned = typing.get_type_hints(function).get('return', Any)
+    except Exception:  # noqa: BLE001 - what does not resolve says nothing
+        return Any
+    return Any if isinstance(returned, TypeVar) else returned
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Whoever called has got the exception: asyncio need not report it."""
+    if not task.cancelled():
+        task.exception()
 
 
 @coroutine

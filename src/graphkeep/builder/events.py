@@ -9,7 +9,7 @@ from pydantic_graph.graph_builder import EndMarker, GraphTask
 from pydantic_graph.id_types import ForkStackItem
 from pydantic_graph.node import EndNode
 
-from .frontier import Forks, Task
+from ..tasks import Forks, Task
 from .plan import Plan
 from .walk import Walk
 

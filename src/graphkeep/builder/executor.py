@@ -10,8 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from time import perf_counter
 from typing import Any, NoReturn, cast
 
@@ -20,13 +21,14 @@ from ..errors import LeaseLostError, StoreUnavailableError
 from ..failures import describe
 from ..journal import Journal
 from ..runs import Status
-from ..scope import in_context, task_scope
+from ..scope import CurrentTask, Scope, in_context
+from ..tasks import Task, counters, encode_task
 from .contexts import Contexts
 from .events import Event, ended_events, task_events
-from .frontier import Buffer, Frontier, Task
+from .frontier import Buffer, Frontier
 from .plan import Plan
 from .state import Copy, StateKeeper
-from .stored import counters, encode_buffer, encode_task, join_name, new_items
+from .stored import encode_buffer, join_name, new_items
 from .walk import Walk
 
 __all__ = ('Execution',)
@@ -99,6 +101,8 @@ class Execution:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._completed: deque[_Completion] = deque()
         self._unstored: list[Buffer] = []
+        self._committing = asyncio.Lock()
+        """Held while completions are settled and committed, and while `once` commits."""
         self._wake: asyncio.Future[None] | None = None
         self.ended = False
         """Whether the graph has ended, and `output` is its output."""
@@ -133,14 +137,17 @@ class Execution:
         if len(tasks) == 1 and not self._running and not self._completed:
             (task,) = tasks.values()
             if self._plan.step(task.node).stream_fork is None:
-                return await self._settle([await self._run_alone(task)])
+                done = await self._run_alone(task)
+                async with self._committing:
+                    return await self._settle([done])
         self._launch()
         while not self._completed:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        batch = list(self._completed)
-        self._completed.clear()
-        return await self._settle(batch)
+        async with self._committing:
+            batch = list(self._completed)
+            self._completed.clear()
+            return await self._settle(batch)
 
     async def end_at_start(self, walk: Walk) -> None:
         """The graph goes from its start straight to its end."""
@@ -203,8 +210,14 @@ class Execution:
         step = self._plan.step(done.task.node)
         inputs = step.decode(done.task.inputs)
         task = done.task
-        scope = task_scope(self._journal, task.id, task.node, born=task.born)
-        with scope, self._plan.span(step):
+        current = CurrentTask(
+            run_id=self._journal.run_id,
+            key=self._journal.key_of(task.id),
+            attempt=self._journal.attempt(task.born),
+            node_id=task.node,
+        )
+        scope = Scope(current, memo=task.memo, keep=partial(self._keep, task.id))
+        with scope.entered(), self._plan.span(step):
             return await step.call(Contexts(done.state, self._deps), inputs)
 
     async def _stream(self, done: _Completion, items: AsyncIterable[Any]) -> None:
@@ -223,6 +236,17 @@ class Execution:
                 )
                 await settled
             index += 1
+
+    async def _keep(self, task_id: str, name: str, value: bytes) -> None:
+        """Commit what `once` has got, and nothing else of the step that is half done."""
+        async with self._committing:
+            if task_id not in self._frontier.tasks:
+                raise asyncio.CancelledError  # by a sibling: late values are of no use
+            task = self._frontier.tasks[task_id]
+            kept = replace(task, memo={**task.memo, name: value})
+            change = Change(tasks={task_id: encode_task(kept)})
+            (await self._journal.commit(change, event='once')).unwrap()
+            task.memo[name] = value
 
     def _complete(self, done: _Completion) -> None:
         self._completed.append(done)

@@ -17,48 +17,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-__all__ = ('Buffer', 'ForkItem', 'Forks', 'Frontier', 'JoinKey', 'Structure', 'Task')
+from ..tasks import Forks, Task
 
+__all__ = ('Buffer', 'Frontier', 'JoinKey', 'Structure')
 
-class ForkItem(NamedTuple):
-    """One level of a fork stack."""
-
-    fork: str
-    """The fork node."""
-    run: str
-    """Which run of it: unique in the graph run."""
-    branch: int
-    """Which of its branches."""
-
-
-Forks = tuple[ForkItem, ...]
-"""Where in the nested forks something is, outermost first."""
 
 JoinKey = tuple[str, str]
 """A join and the run of its parent fork."""
-
-
-@dataclass(slots=True)
-class Task:
-    """A pending or running execution of a step."""
-
-    id: str
-    node: str
-    inputs: bytes
-    """Its inputs as JSON: every attempt starts from these."""
-    forks: Forks
-    born: int
-    """The epoch that created it; 0 for the first."""
-    sent: int | None = None
-    """For a stream that maps directly: how many of its items were sent on."""
-    stream_run: str | None = None
-    """For such a stream: the run of the map's fork."""
-
-    @property
-    def run_of_map(self) -> str:
-        """`stream_run`, of a stream that has begun."""
-        assert self.stream_run is not None
-        return self.stream_run
 
 
 @dataclass(slots=True)

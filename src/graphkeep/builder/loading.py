@@ -20,20 +20,13 @@ from ..hooks import not_claimable
 from ..journal import Journal
 from ..parts import Part, split, text_of
 from ..runs import Run
+from ..tasks import START, counters, encode_task, read_counters, read_tasks
 from .contexts import Contexts
 from .executor import Execution
-from .frontier import ForkItem, Frontier
+from .frontier import Frontier
 from .plan import Plan
 from .state import StateKeeper
-from .stored import (
-    counters,
-    encode_buffer,
-    encode_task,
-    join_name,
-    read_buffers,
-    read_counters,
-    read_tasks,
-)
+from .stored import encode_buffer, join_name, read_buffers
 from .walk import Walk
 
 __all__ = ('load', 'start')
@@ -58,7 +51,7 @@ async def start(
     plan.state.encode(state)  # refused before any of the graph's own code runs
     frontier = Frontier(plan.structure, next_fork=1)
     walk = Walk(plan, frontier, Contexts(lambda: state, deps), born=0)
-    walk.follow(StartNode.id, inputs, (ForkItem(StartNode.id, '0', 0),))
+    walk.follow(StartNode.id, inputs, START)
     document = Document(
         state=cast('bytes | dict[str, Part]', split(text_of(plan.state.encode(state).parts))),
         tasks={task.id: encode_task(task) for task in frontier.tasks.values()},

@@ -18,8 +18,9 @@ from pydantic_graph.paths import DestinationMarker, LabelMarker, Path, Transform
 from pydantic_graph.step import NodeStep, Step, StepNode
 from pydantic_graph.util import unpack_type_expression
 
+from ..tasks import ForkItem, Forks, Task
 from .contexts import Contexts
-from .frontier import Buffer, ForkItem, Forks, Frontier, JoinKey, Task
+from .frontier import Buffer, Frontier, JoinKey
 from .plan import Plan
 
 __all__ = ('Walk',)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
@@ -29,9 +30,11 @@ from ..failures import describe
 from ..journal import Journal
 from ..parts import Part, split, text_of
 from ..runs import Run, Status
+from ..scope import CurrentTask, Scope
 from ..shielding import Ending
+from ..tasks import START, Task, counters, encode_task, read_counters
 from .binding import Binding
-from .tasks import START, counters, encode_task, next_task, stored_task
+from .tasks import stored_task
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -42,15 +45,16 @@ logger = logging.getLogger('graphkeep')
 
 T = TypeVar('T')
 
+_NEXT_FORK = 1
+"""A 1.x graph has no forks; the start counts as the first."""
+
 
 @dataclass(kw_only=True, slots=True)
 class Pending:
     """The task a cursor is at."""
 
-    task: str
-    node_id: str
-    inputs: bytes
-    """The node as it is stored."""
+    stored: Task
+    """The task, with the node as it is stored."""
     node: Any
     """The node object that upstream will run. The caller may change it until then."""
     state: Any
@@ -63,6 +67,16 @@ class Pending:
     started_at: datetime | None = None
     duration: float | None = None
     clock: float = 0.0
+
+    @property
+    def task(self) -> str:
+        """The task's id."""
+        return self.stored.id
+
+    @property
+    def node_id(self) -> str:
+        """The node's id."""
+        return self.stored.node
 
     def begins(self) -> None:
         """Its node starts to run."""
@@ -82,6 +96,7 @@ class Cursor:
         self._binding = binding
         self._journal = journal
         self._next_task = next_task
+        self._keeping = asyncio.Lock()
         self.pending: Pending | None = None
         """The task that is next, runs, or has run and is not committed; `None` at the end."""
         self.fresh = True
@@ -136,16 +151,17 @@ class Cursor:
         """Create the run, with `node` to run first. Raises `RunExistsError` if it exists."""
         encoded = binding.state.encode(state)
         node_id, inputs = binding.nodes.encode(node)
+        first = Task('0', node_id, inputs, START, born=0)
         document = Document(
             state=cast('dict[str, Part] | bytes', split(text_of(encoded.parts))),
-            tasks={'0': encode_task(node_id, inputs, born=START)},
-            next=counters(1),
+            tasks={first.id: encode_task(first)},
+            next=counters(1, _NEXT_FORK),
         )
         journal = await Journal.start(
             store, run_id, document, graph=graph, labels=labels, claimed=claimed
         )
         cursor = cls(binding, journal, next_task=1)
-        cursor._go_to('0', node_id, inputs, node, state, encoded.seen)
+        cursor._go_to(first, node, state, encoded.seen)
         cursor.fresh = False
         return cursor
 
@@ -173,7 +189,7 @@ class Cursor:
                 )
         try:
             stored = stored_task(run_id, journal.document)
-            number = next_task(journal.document)
+            number, _ = read_counters(journal.document)
         except GraphChangedError:
             raise
         except ValueError as e:
@@ -192,9 +208,7 @@ class Cursor:
         decode_node = partial(binding.nodes.decode, stored.node)
         state = cursor.stored_state()
         cursor.pending = Pending(
-            task=stored.id,
-            node_id=stored.node,
-            inputs=stored.inputs,
+            stored=stored,
             node=cursor._decode(f'node {stored.node!r}', decode_node, stored.inputs),
             state=state,
             seen=binding.state.seen(state),
@@ -226,7 +240,7 @@ class Cursor:
         task, change = self._successor(encoded, node_id, inputs)
         ending = await journal.commit(change, event='replace')
         if ending.error is None:
-            self._go_to(task, node_id, inputs, node, state, encoded.seen)
+            self._go_to(task, node, state, encoded.seen)
         await self._check(ending)
 
     async def enter(self, pending: Pending, *, allow: tuple[Status, ...]) -> None:
@@ -238,13 +252,14 @@ class Cursor:
             await journal.claim(allow=allow)
         journal.step_begins()
         try:
-            edited = inputs != pending.inputs
+            edited = inputs != pending.stored.inputs
             if edited or not journal.document.has_state(encoded.parts):
                 change = Change(state=encoded.parts)
+                stored = replace(pending.stored, node=node_id, inputs=inputs)
                 if edited:
-                    change.tasks[pending.task] = encode_task(node_id, inputs, born=journal.epoch)
+                    change.tasks[pending.task] = encode_task(stored)
                 await self._check(await journal.commit(change, event='edit'))
-                pending.inputs = inputs
+                pending.stored = stored
         except BaseException:
             journal.step_ends()
             raise
@@ -261,7 +276,7 @@ class Cursor:
             await self.fail(pending, e)
         ending = await self._settle(pending, change, status='running')
         if ending.error is None:
-            self._go_to(task, node_id, inputs, node, state, encoded.seen)
+            self._go_to(task, node, state, encoded.seen)
         await self._check(ending)
 
     async def end(self, pending: Pending, state: Any, output: Any) -> None:
@@ -286,6 +301,25 @@ class Cursor:
         """The pending node was cancelled: it has changed nothing, and the run can go on at once."""
         self._journal.step_ends()
         await self._give_up(None)
+
+    def scope(self, pending: Pending) -> Scope:
+        """What the pending node can know and keep while it runs."""
+        journal, task = self._journal, pending.stored
+        current = CurrentTask(
+            run_id=journal.run_id,
+            key=journal.key_of(task.id),
+            attempt=journal.attempt(task.born),
+            node_id=task.node,
+        )
+        return Scope(current, memo=task.memo, keep=partial(self._keep, task))
+
+    async def _keep(self, task: Task, name: str, value: bytes) -> None:
+        """Commit what `once` has got, and nothing else of the node that is half done."""
+        async with self._keeping:
+            kept = replace(task, memo={**task.memo, name: value})
+            change = Change(tasks={task.id: encode_task(kept)})
+            (await self._journal.commit(change, event='once')).unwrap()
+            task.memo[name] = value
 
     def rest(self) -> None:
         """The pending node runs no more: the claim is given up soon, if nothing follows."""
@@ -355,28 +389,26 @@ class Cursor:
 
     # --- values ----------------------------------------------------------------------------------
 
-    def _go_to(
-        self, task: str, node_id: str, inputs: bytes, node: Any, state: Any, seen: Seen | None
-    ) -> None:
-        self._next_task = int(task) + 1
+    def _go_to(self, task: Task, node: Any, state: Any, seen: Seen | None) -> None:
+        self._next_task = int(task.id) + 1
         # Ids belong to executions: an object that is returned twice keeps the id it has.
         self.pending = Pending(
-            task=task,
-            node_id=node_id,
-            inputs=inputs,
+            stored=task,
             node=node,
             state=state,
             seen=seen,
-            snapshot_ids=frozenset((node.get_snapshot_id(), f'{node_id}:{task}')),
+            snapshot_ids=frozenset((node.get_snapshot_id(), f'{task.node}:{task.id}')),
             status='created',
         )
 
-    def _successor(self, encoded: Encoded, node_id: str, inputs: bytes) -> tuple[str, Change]:
-        """The change that puts a new task in the place of the pending one."""
+    def _successor(self, encoded: Encoded, node_id: str, inputs: bytes) -> tuple[Task, Change]:
+        """A new task, and the change that puts it in the place of the pending one."""
         number = self._next_task
+        task = Task(str(number), node_id, inputs, START, born=self._journal.epoch)
         tasks: dict[str, bytes | None] = dict.fromkeys(self._journal.document.tasks)
-        tasks[str(number)] = encode_task(node_id, inputs, born=self._journal.epoch)
-        return str(number), Change(state=encoded.parts, tasks=tasks, next=counters(number + 1))
+        tasks[task.id] = encode_task(task)
+        following = counters(number + 1, _NEXT_FORK)
+        return task, Change(state=encoded.parts, tasks=tasks, next=following)
 
     def _encode(self, state: Any) -> Encoded:
         seen = None if self.pending is None else self.pending.seen

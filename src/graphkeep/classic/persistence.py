@@ -191,7 +191,8 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         self._left = None
         pending.begins()
         try:
-            yield
+            with cursor.scope(pending).entered():
+                yield
         except Exception as e:  # noqa: BLE001 - raised again by `fail`
             pending.ended('error')
             self._remember(pending)
