@@ -34,12 +34,23 @@ TICK = 0.25
 class Lease:
     """One claim of this process, as its journal and the keeper see it."""
 
-    __slots__ = ('__weakref__', 'busy', 'claim', 'idle_since', 'renewed_at', 'valid', 'writing')
+    __slots__ = (
+        '__weakref__',
+        'busy',
+        'claim',
+        'fresh',
+        'idle_since',
+        'renewed_at',
+        'valid',
+        'writing',
+    )
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.valid = True
         """`False` once it was given up, taken over or lost."""
+        self.fresh = False
+        """Who claimed has not been told yet, and is about to run a step: this is not idle."""
         self.busy = False
         """A step is running under it."""
         self.writing = False
@@ -78,7 +89,7 @@ def idle_holder(run_id: str, epoch: int) -> bool:
     lease = _held.get((run_id, epoch))
     if lease is None:
         return _claiming[run_id] <= 1
-    if lease.busy or lease.writing:
+    if lease.fresh or lease.busy or lease.writing:
         return False
     lease.valid = False
     return True
