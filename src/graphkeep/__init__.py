@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .builder import GeneratedIdWarning, PersistentGraph, merge, persist
 from .codec import AppendOnly
 from .errors import (
     CodecError,
@@ -19,6 +20,7 @@ from .errors import (
     RunNotFoundError,
     RunStatusError,
     SchemaError,
+    StateConflictError,
     StoreClosedError,
     StoreError,
     StoreUnavailableError,
@@ -27,19 +29,23 @@ from .errors import (
 )
 from .resuming import Recovered, recover, resume
 from .runs import Run, Snapshot
+from .scope import CurrentTask, current_task, once
 from .store import Store
 from .urls import open_store
 
 __all__ = (
     'AppendOnly',
     'CodecError',
+    'CurrentTask',
     'DamagedRunError',
     'FormatVersionError',
+    'GeneratedIdWarning',
     'GraphChangedError',
     'GraphkeepError',
     'LeaseLostError',
     'LossyStateError',
     'MissingDriverError',
+    'PersistentGraph',
     'Recovered',
     'Run',
     'RunBusyError',
@@ -50,13 +56,18 @@ __all__ = (
     'RunStatusError',
     'SchemaError',
     'Snapshot',
+    'StateConflictError',
     'Store',
     'StoreClosedError',
     'StoreError',
     'StoreUnavailableError',
     'StoreWriteError',
     'UnstorableTypeError',
+    'current_task',
+    'merge',
+    'once',
     'open_store',
+    'persist',
     'recover',
     'resume',
 )

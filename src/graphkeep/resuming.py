@@ -7,10 +7,14 @@ import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+from pydantic_graph.graph_builder import Graph as BuilderGraph
 
 from . import owner as owners
+from .builder import PersistentGraph
 from .errors import LeaseLostError, RunBusyError, RunMovedError, RunNotFoundError
+from .handle import Handle
 from .runs import Run
 from .store import Store
 
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from pydantic_graph import BaseNode
     from pydantic_graph.graph import Graph, GraphRunResult
 
-    from .classic import StatePersistence
+    AnyGraph = Graph[Any, Any, Any] | PersistentGraph[Any, Any, Any, Any]
 
 __all__ = ('Recovered', 'recover', 'resume')
 
@@ -27,35 +31,57 @@ logger = logging.getLogger('graphkeep')
 StateT = TypeVar('StateT')
 DepsT = TypeVar('DepsT')
 RunEndT = TypeVar('RunEndT')
+InputT = TypeVar('InputT')
 
 _PAGE = 500
 _POLL = 0.5
 """Seconds between two looks at a claim that may turn out to be dead."""
 
 
+@overload
 async def resume(
     graph: Graph[StateT, DepsT, RunEndT],
-    persistence: StatePersistence[Any, Any],
+    persistence: Handle,
     *,
     deps: DepsT | None = None,
     start: BaseNode[StateT, DepsT, RunEndT] | None = None,
     state: StateT | None = None,
-) -> GraphRunResult[StateT, RunEndT]:
+) -> GraphRunResult[StateT, RunEndT]: ...
+
+
+@overload
+async def resume(
+    graph: PersistentGraph[StateT, DepsT, InputT, RunEndT],
+    persistence: Handle,
+    *,
+    deps: DepsT | None = None,
+) -> RunEndT: ...
+
+
+async def resume(
+    graph: Any,
+    persistence: Handle,
+    *,
+    deps: Any = None,
+    start: Any = None,
+    state: Any = None,
+) -> Any:
     """Continue a run to its end, wherever it stopped; with `start`, start it if it does not exist.
 
-    A node that was running when its process died, that was cancelled or that failed runs again,
-    from its beginning. A run that has ended is not run again: its stored output comes back.
+    A node or step that was running when its process died, that was cancelled or that failed runs
+    again, from its beginning. A run that has ended is not run again: its stored output comes back.
 
     Args:
-        graph: The graph of the run.
+        graph: The graph of the run: a `Graph` of pydantic-graph 1.x, or what `graphkeep.persist`
+            made of a `GraphBuilder` graph.
         persistence: The run's handle, `store.persistence(run_id)`.
         deps: The graph's dependencies. They are never stored.
-        start: The first node, for a run that does not exist, or the node to go on with after a fork
-            from the end.
+        start: Of a 1.x graph: the first node, for a run that does not exist, or the node to go on
+            with after a fork from the end.
         state: The state of a run that is started here; a run that exists has its own.
 
     Returns:
-        As `graph.run`: output and state.
+        Of a 1.x graph, as `graph.run`: output and state. Of a kept builder graph, its output.
 
     Raises:
         RunNotFoundError: There is no such run, and no `start`.
@@ -63,9 +89,26 @@ async def resume(
         RunStatusError: The run was cancelled, or was forked from an end and no `start` is given.
         GraphChangedError: What is stored does not fit the graph any more. The run stays as it is.
     """
+    if isinstance(graph, PersistentGraph):
+        if start is not None or state is not None:
+            raise TypeError(
+                'start= and state= are for graphs of pydantic-graph 1.x. A builder graph is started with '
+                "kept.run(state=…, persistence=store.persistence(run_id, if_exists='resume'))."
+            )
+        return await cast('PersistentGraph[Any, Any, Any, Any]', graph).resume(
+            persistence, deps=deps, infer_name=False
+        )
+    if isinstance(graph, BuilderGraph):
+        raise TypeError(
+            'A GraphBuilder graph has no persistence of its own: kept = graphkeep.persist(graph), then '
+            'graphkeep.resume(kept, …).'
+        )
     # Late: pydantic-graph 2 has no `pydantic_graph.persistence` to import.
+    from .classic import StatePersistence
     from .classic.resume import resume as resume_classic
 
+    if not isinstance(persistence, StatePersistence):
+        raise TypeError(f'expected store.persistence(run_id), got {persistence!r}')
     if graph.name is None:
         _infer_name(graph)
     return await resume_classic(graph, persistence, deps=deps, start=start, state=state)
@@ -78,15 +121,15 @@ class Recovered:
     run_id: str
     graph: str
     """Its key in `graphs`."""
-    result: GraphRunResult[Any, Any] | None = None
-    """What the run gave, if it ended."""
+    result: Any = None
+    """What `resume` gave, if the run ended."""
     error: Exception | None = None
     """What it raised, if it did not. It is stored with the run; `resume` tries again."""
 
 
 async def recover(
     store: Store,
-    graphs: Mapping[str, Graph[Any, Any, Any]],
+    graphs: Mapping[str, AnyGraph],
     *,
     deps: Any = None,
     ready: bool = False,
@@ -102,8 +145,9 @@ async def recover(
 
     Args:
         store: Where the runs are.
-        graphs: The graphs by the name their runs are recorded under (`store.persistence(id,
-            graph='orders')`, or the graph's own name). Runs of other graphs are left alone.
+        graphs: The graphs, of 1.x or kept, by the name their runs are recorded under
+            (`store.persistence(id, graph='orders')`, or the graph's own name). Runs of other graphs
+            are left alone.
         deps: The dependencies of the graphs.
         ready: Also continue runs that nobody is running and that were left in order: initialised,
             cancelled by their task, stopped with Ctrl-C, or left to wait for a person.
@@ -147,7 +191,7 @@ class _Recovery:
     def __init__(
         self,
         store: Store,
-        graphs: Mapping[str, Graph[Any, Any, Any]],
+        graphs: Mapping[str, AnyGraph],
         deps: Any,
         slots: asyncio.Semaphore,
     ) -> None:

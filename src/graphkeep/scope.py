@@ -1,4 +1,6 @@
-"""What a step can know and keep while it runs: which task it is, and side effects it must not repeat."""
+"""What a step can know and keep while it runs: which task it is, and side effects it must not
+repeat.
+"""
 
 from __future__ import annotations
 
@@ -122,15 +124,15 @@ async def once(
 ) -> T:
     """Call `function`, and keep its value: later attempts of the same task get it without calling.
 
-    The value is committed before it is returned. A process that dies between the side effect and the
-    commit calls again: give `current_task().key` to the other side as its idempotency key.
+    The value is committed before it is returned. A process that dies between the side effect and
+    the commit calls again: give `current_task().key` to the other side as its idempotency key.
 
     Args:
-        name: Names the value within the task; the same in every attempt. Calls at the same time with
-            the same name share one.
+        name: Names the value within the task; the same in every attempt. Calls at the same time
+            with the same name share one.
         function: Takes no arguments; may be async. What it raises is not kept.
-        type: The type of the value; by default the return annotation of `function`, else anything that
-            JSON keeps as it is.
+        type: The type of the value; by default the return annotation of `function`, else anything
+            that JSON keeps as it is.
 
     Raises:
         RuntimeError: Not called from a step or node of a kept run.

@@ -1,7 +1,7 @@
 """Pending tasks, as they stand in a document. Pure; both front ends read and write the same ones.
 
-A task: `{"node":…,"inputs":…,"forks":[[fork, run, branch], …],"born":…}`; with `"memo":{name:value}`
-for what `once` has kept, and for a stream that has begun `"sent":…,"run":…`.
+A task: `{"node":…,"inputs":…,"forks":[[fork, run, branch], …],"born":…}`; with
+`"memo":{name:value}` for what `once` has kept, and for a stream that has begun `"sent":…,"run":…`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Forks = tuple[ForkItem, ...]
 """Where in the nested forks something is, outermost first."""
 
 START: Forks = (ForkItem('__start__', '0', 0),)
-"""The fork stack of what follows the start, and of the nodes of a 1.x graph: such a run can go on as
-a builder graph."""
+"""The fork stack of what follows the start, and of the nodes of a 1.x graph: such a run can go on
+as a builder graph."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,9 @@ class Task:
     """Its inputs as JSON: every attempt starts from these."""
     forks: Forks
     born: int
-    """The epoch that created it; 0 for what a run was created with, whose epoch the database chose."""
+    """The epoch that created it; 0 for what a run was created with, whose epoch the database
+    chose.
+    """
     memo: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """What its attempts have kept with `once`, as JSON."""
     sent: int | None = None

@@ -13,11 +13,12 @@ from pydantic_graph.graph_builder import Graph
 from typing_extensions import TypeVar
 
 from ..namespaces import caller_namespace
+from . import merge
 from .merge import Rule
 from .persistent import KeptRun, PersistentGraph
 from .plan import GeneratedIdWarning, Plan
 
-__all__ = ('GeneratedIdWarning', 'KeptRun', 'PersistentGraph', 'persist')
+__all__ = ('GeneratedIdWarning', 'KeptRun', 'PersistentGraph', 'merge', 'persist')
 
 StateT = TypeVar('StateT')
 DepsT = TypeVar('DepsT')

@@ -1,7 +1,7 @@
 """Join buffers as they stand in the document. Pure.
 
-A buffer, under `join/run`: `{"forks":…,"print":…,"items":[…]}`, or for a reducer that takes a context
-`{"forks":…,"print":…,"accumulator":…,"cancelled":…}`. `print` is the join's fingerprint.
+A buffer, under `join/run`: `{"forks":…,"print":…,"items":[…]}`, or for a reducer that takes a
+context `{"forks":…,"print":…,"accumulator":…,"cancelled":…}`. `print` is the join's fingerprint.
 """
 
 from __future__ import annotations
