@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Self
 
@@ -32,7 +33,8 @@ from ..runs import (
     SnapshotData,
 )
 from ..store import Store, not_claimable, refused_claim
-from .postgres_errors import is_damage
+from .postgres_errors import is_conflict, is_damage
+from .postgres_find import finding
 from .postgres_pool import Connection, Connections, PoolOptions, check_url
 from .postgres_rows import commit_row, create_row, data_of, run_of, snapshots_of
 from .postgres_schema import set_up
@@ -40,8 +42,12 @@ from .statements import load
 
 __all__ = ('PostgresStore',)
 
-_HEADER, _NONCE = -1, -1
-"""The columns of the header in the first row of `read_run`, and of the nonce in a header."""
+logger = logging.getLogger('graphkeep')
+
+_HEADER = -1
+"""The column of the header in the first row of `claim_run` and `read_run`."""
+_CREATED_AT, _NONCE = 13, -1
+"""Columns of a header."""
 _by_seq = itemgetter(0)
 
 
@@ -119,6 +125,9 @@ class PostgresStore(Store):
         await self._db.open()
         try:
             async with self._db.acquire(writes=False) as connection:
+                if self._db.given:
+                    name = await connection.fetchval(self._sql['select_database'])
+                    self._db.where = f'{name} (the given pool)'
                 await set_up(connection, prefix=self._prefix, where=self._db.where)
         except BaseException:
             await self._db.close()
@@ -130,16 +139,22 @@ class PostgresStore(Store):
     # --- writing ---------------------------------------------------------------------------------
 
     async def _create(self, run: NewRun, draft: Draft) -> Run:
-        async with self._db.acquire(writes=True) as connection:
-            while True:
-                row = await connection.fetchrow(self._sql['create_run'], *create_row(run, draft))
-                if row is not None:
-                    return run_of(row)
-                row = await connection.fetchrow(self._sql['select_run'], run.run_id)
-                if row is not None and row[_NONCE] == run.nonce:
-                    return run_of(row)
-                if row is not None:
-                    raise RunExistsError(run_id=run.run_id, status=run_of(row).status)
+        try:
+            async with self._db.acquire(writes=True) as connection:
+                values = create_row(run, draft)
+                while True:
+                    row = await connection.fetchrow(self._sql['create_run'], *values)
+                    if row is not None:
+                        return run_of(row)
+                    row = await connection.fetchrow(self._sql['select_run'], run.run_id)
+                    if row is not None and row[_NONCE] == run.nonce:
+                        return run_of(row)
+                    if row is not None:
+                        raise RunExistsError(run_id=run.run_id, status=run_of(row).status)
+        except StoreError as e:
+            if is_conflict(e):
+                raise _occupied(run.run_id, draft) from e
+            raise
 
     async def _claim(self, request: ClaimRequest) -> Claimed:
         run_id = request.run_id
@@ -157,7 +172,7 @@ class PostgresStore(Store):
                 )
                 if rows:
                     rows.sort(key=_by_seq)
-                    run, snapshots = run_of(rows[0][_HEADER]), snapshots_of(rows[1:])
+                    run, snapshots = run_of(rows[0][_HEADER]), snapshots_of(run_id, rows[1:])
                     break
                 row = await connection.fetchrow(self._sql['select_run'], run_id)
                 if row is None:
@@ -172,7 +187,7 @@ class PostgresStore(Store):
                 # has the new header with the old snapshots. Under the claim they do not change.
                 sql = self._sql['select_snapshots']
                 rows = await connection.fetch(sql, run_id, run.full_seq - 1, None)
-                snapshots = [s for s in snapshots_of(rows) if s.seq <= run.seq]
+                snapshots = [s for s in snapshots_of(run_id, rows) if s.seq <= run.seq]
         return Claimed(claim=run.claim(), run=run, snapshots=tuple(snapshots))
 
     async def _append(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
@@ -182,7 +197,8 @@ class PostgresStore(Store):
             raise
         except StoreError as e:
             if len(commits) == 1:
-                return [e]
+                claim, draft = commits[0].claim, commits[0].draft
+                return [_occupied(claim.run_id, draft) if is_conflict(e) else e]
             # One that the server refuses takes all of its transaction with it.
             return [(await self._append([commit]))[0] for commit in commits]
         return [
@@ -274,44 +290,25 @@ class PostgresStore(Store):
     async def _history(self, run_id: str, after: int, limit: int) -> Sequence[Snapshot]:
         async with self._reading(run_id) as connection:
             rows = await connection.fetch(self._sql['select_snapshots'], run_id, after, limit)
-        return snapshots_of(rows)
+        return snapshots_of(run_id, rows)
 
     async def _find(self, query: RunQuery) -> Sequence[Run]:
-        sql, values = self._finding(query)
+        found: list[Run] = []
         async with self._db.acquire(writes=False) as connection:
-            rows = await connection.fetch(sql, *values)
-        return [run_of(row) for row in rows]
-
-    def _finding(self, query: RunQuery) -> tuple[str, list[object]]:
-        """The statement for a query, and its values."""
-        values: list[object] = [query.limit]
-        conditions: list[str] = []
-
-        def add(name: str, *more: object) -> None:
-            condition = self._sql[name]
-            for place, value in zip(('{n}', '{m}'), more, strict=False):
-                values.append(value)
-                condition = condition.replace(place, f'${len(values)}')
-            conditions.append(condition)
-
-        if query.graph is not None:
-            add('if_graph', query.graph)
-        if len(query.status) == 1:
-            add('if_status', *query.status)
-        elif query.status:
-            add('if_statuses', query.status)
-        if query.interrupted is not None:
-            add('if_interrupted' if query.interrupted else 'if_not_interrupted')
-        if query.labels:
-            add('if_labels', json.dumps(dict(query.labels)))
-        if query.parent_run_id is not None:
-            add('if_parent', query.parent_run_id)
-        if query.updated_before is not None:
-            add('if_updated_before', query.updated_before)
-        if query.after is not None:
-            add('if_after', *query.after)
-        sql = self._sql['find_runs'].replace('{conditions}', ' AND '.join(conditions) or 'true')
-        return sql, values
+            while True:
+                sql, values = finding(self._sql, query)
+                rows = await connection.fetch(sql, *values)
+                for row in rows:
+                    try:
+                        found.append(run_of(row))
+                    except DamagedRunError as e:
+                        # One damaged header does not hide the other runs.
+                        logger.warning('left out of a list of runs: %s', e)
+                missing = query.limit - len(found)
+                if len(rows) < query.limit or not missing:
+                    return found
+                last = rows[-1]
+                query = replace(query, limit=missing, after=(last[_CREATED_AT], last[0]))
 
     @asynccontextmanager
     async def _reading(self, run_id: str, *, writes: bool = False) -> AsyncGenerator[Connection]:
@@ -337,6 +334,12 @@ class PostgresStore(Store):
                     return row[0]
                 raise
         return None
+
+
+def _occupied(run_id: str, draft: Draft) -> DamagedRunError:
+    return DamagedRunError(
+        run_id=run_id, seq=draft.seq, reason='another snapshot stands in its place'
+    )
 
 
 def _may_claim(request: ClaimRequest, run: Run) -> bool:

@@ -19,7 +19,7 @@ try:
 except ImportError as e:
     raise MissingDriverError(driver='asyncpg', extra='postgres') from e
 
-__all__ = ('DRIVER_ERRORS', 'grants', 'is_damage', 'meaning')
+__all__ = ('DRIVER_ERRORS', 'grants', 'is_conflict', 'is_damage', 'meaning')
 
 DRIVER_ERRORS: tuple[type[Exception], ...] = (
     asyncpg.PostgresError,
@@ -109,6 +109,11 @@ def is_damage(error: StoreError) -> bool:
     """Whether a reading call failed because the server could not read a stored value."""
     cause = error.__cause__
     return isinstance(cause, asyncpg.PostgresError) and _code(cause) in _DAMAGE
+
+
+def is_conflict(error: StoreError) -> bool:
+    """Whether a write failed because there is a row already in the place of the new one."""
+    return isinstance(error.__cause__, asyncpg.UniqueViolationError)
 
 
 def _from_server(

@@ -91,6 +91,18 @@ class PoolOptions:
     statement_cache_size: int = 100
     command_timeout: float = 30.0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_size <= self.max_size or self.max_size < 1:
+            raise ValueError(
+                f'min_size must be at least 0 and max_size at least 1 and not below it, got '
+                f'{self.min_size} and {self.max_size}'
+            )
+        if self.statement_cache_size < 0 or not self.command_timeout > 0:
+            raise ValueError(
+                'statement_cache_size must not be negative and command_timeout be above 0, got '
+                f'{self.statement_cache_size} and {self.command_timeout}'
+            )
+
 
 class Connections:
     """A pool, and what its errors mean.
@@ -111,6 +123,8 @@ class Connections:
         """
         self.where = 'the given pool' if url is None else safe_url(url)
         """The server and database as they may be shown."""
+        self.given = pool is not None
+        """Whether the pool is the user's."""
         self._url = url
         self._given = cast('_Pool | None', pool)
         self._options = options
@@ -217,9 +231,11 @@ class Connections:
     async def _take_kept(self, pool: _Pool) -> Connection:
         if self._kept is not None:
             (connection, since), self._kept = self._kept, None
-            if not connection.is_closed() and monotonic() - since < _IDLE:
-                return connection
-            connection.terminate()
+            # One that was lost has gone back to the pool by itself, and answers nothing any more.
+            with suppress(asyncpg.InterfaceError):
+                if not connection.is_closed() and monotonic() - since < _IDLE:
+                    return connection
+                connection.terminate()
         return await self._acquire(pool)
 
     async def _acquire(self, pool: _Pool) -> Connection:

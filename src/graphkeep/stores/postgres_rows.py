@@ -3,34 +3,59 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast, get_args
 
-from ..runs import Commit, Draft, NewRun, Run, Snapshot, SnapshotData
+from ..errors import DamagedRunError
+from ..runs import (
+    Commit,
+    Draft,
+    Event,
+    NewRun,
+    Run,
+    Snapshot,
+    SnapshotData,
+    SnapshotKind,
+    Status,
+)
 
 __all__ = ('commit_row', 'create_row', 'data_of', 'run_of', 'snapshots_of')
 
+_STATUSES = frozenset(get_args(Status))
+_KINDS = frozenset(get_args(SnapshotKind))
+_EVENTS = frozenset(get_args(Event))
+_UNREADABLE = (TypeError, ValueError, RecursionError)
+
 
 def run_of(row: Sequence[Any]) -> Run:
-    """A header. The columns are those of `select_run`, whose last is the nonce."""
+    """A header. The columns are those of `select_run`, whose last is the nonce.
+
+    Raises:
+        DamagedRunError: It is not as we write it.
+    """
     labels, error = row[9], row[10]
-    return Run(
-        run_id=row[0],
-        graph=row[1],
-        status=row[2],
-        seq=row[3],
-        full_seq=row[4],
-        epoch=row[5],
-        owner=row[6],
-        lease_until=row[7],
-        interrupted=bool(row[8]),
-        labels={} if labels == '{}' else json.loads(labels),
-        error=None if error is None else json.loads(error),
-        parent_run_id=row[11],
-        parent_seq=row[12],
-        created_at=row[13],
-        updated_at=row[14],
-    )
+    try:
+        if row[2] not in _STATUSES:
+            raise ValueError(f'status {row[2]!r}')
+        return Run(
+            run_id=row[0],
+            graph=row[1],
+            status=row[2],
+            seq=row[3],
+            full_seq=row[4],
+            epoch=row[5],
+            owner=row[6],
+            lease_until=row[7],
+            interrupted=row[8],
+            labels={} if labels == '{}' else _object(labels),
+            error=None if error is None else _object(error),
+            parent_run_id=row[11],
+            parent_seq=row[12],
+            created_at=row[13],
+            updated_at=row[14],
+        )
+    except _UNREADABLE as e:
+        raise DamagedRunError(run_id=row[0], seq=None, reason=f'its header has {e}') from e
 
 
 def data_of(rows: Iterable[Sequence[Any]]) -> list[SnapshotData]:
@@ -38,23 +63,34 @@ def data_of(rows: Iterable[Sequence[Any]]) -> list[SnapshotData]:
     return [SnapshotData(row[0], row[1], row[2]) for row in rows]
 
 
-def snapshots_of(rows: Iterable[Sequence[Any]]) -> list[Snapshot]:
-    """The rows of `select_snapshots`, or those of `claim_run` after its header."""
-    return [
-        Snapshot(
+def snapshots_of(run_id: str, rows: Iterable[Sequence[Any]]) -> list[Snapshot]:
+    """The rows of `select_snapshots`, or those of `claim_run` after its header.
+
+    Raises:
+        DamagedRunError: One of them is not as we write it; names it.
+    """
+    return [_snapshot(run_id, row) for row in rows]
+
+
+def _snapshot(run_id: str, row: Sequence[Any]) -> Snapshot:
+    kind, event, error = row[1], row[2], row[8]
+    try:
+        if kind not in _KINDS or event not in _EVENTS:
+            raise ValueError(f'kind {kind!r} and event {event!r}')
+        return Snapshot(
             seq=row[0],
-            kind=row[1],
-            event=row[2],
+            kind=kind,
+            event=event,
             data=row[3],
             node=row[4],
             task=row[5],
             started_at=row[6],
             duration=row[7],
-            error=None if row[8] is None else json.loads(row[8]),
+            error=None if error is None else _object(error),
             created_at=row[9],
         )
-        for row in rows
-    ]
+    except _UNREADABLE as e:
+        raise DamagedRunError(run_id=run_id, seq=row[0], reason=f'its row has {e}') from e
 
 
 def create_row(run: NewRun, draft: Draft) -> tuple[object, ...]:
@@ -104,3 +140,10 @@ def commit_row(commit: Commit) -> tuple[object, ...]:
 
 def _error_text(draft: Draft) -> str | None:
     return None if draft.error is None else json.dumps(dict(draft.error))
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    value = json.loads(text)
+    if type(value) is not dict:
+        raise TypeError(f'{text!r} for an object')
+    return cast('dict[str, Any]', value)

@@ -46,6 +46,11 @@ async def set_up(connection: Connection, *, prefix: str, where: str) -> None:
             f'them: {e.args[0]}. Let a role that may (GRANT CREATE ON SCHEMA …) open a store there '
             f'once, then run: {grants(prefix)}'
         ) from e
+    except asyncpg.SyntaxOrAccessError as e:
+        raise SchemaError(
+            f'The tables of graphkeep at {where} cannot be made: {e.args[0]}. Nothing was changed. '
+            'Where another program has tables of these names, choose another table_prefix.'
+        ) from e
 
 
 async def _version(

@@ -1,6 +1,10 @@
 -- Time is the server's, and clock_timestamp() rather than now(): a statement may have waited for a row. A header's columns
 -- stand in the same order wherever one is read, and so do a snapshot's. Payloads go in and out as the bytes they are.
 
+-- name: select_database
+-- For the messages of a store whose pool we did not make.
+SELECT current_database()
+
 -- name: find_meta
 -- Looking comes first: a role that may not create tables works where they are. From pg_class and not from to_regclass(),
 -- which after the wait of `lock_schema` still says what it said before.
@@ -106,7 +110,7 @@ WITH run AS (
     AND nonce <> $4
     AND ($5::bigint IS NULL OR seq = $5)
     AND CASE status
-      WHEN 'running' THEN lease_until IS NULL OR lease_until <= clock_timestamp() OR epoch = $6
+      WHEN 'running' THEN coalesce(lease_until <= clock_timestamp(), true) OR epoch = $6
       ELSE status = ANY ($7::text[])
     END
   RETURNING *
@@ -149,7 +153,7 @@ RETURNING
 -- name: delete_run
 -- The header first: a commit in flight ends before it, or finds no header. A live claim is respected unless $2 says otherwise.
 DELETE FROM {prefix}_runs
-WHERE run_id = $1 AND ($2 OR status <> 'running' OR lease_until IS NULL OR lease_until <= clock_timestamp())
+WHERE run_id = $1 AND ($2 OR status <> 'running' OR coalesce(lease_until <= clock_timestamp(), true))
 RETURNING run_id
 
 -- name: delete_snapshots
@@ -159,7 +163,7 @@ DELETE FROM {prefix}_snapshots WHERE run_id = $1
 -- name: select_run
 SELECT
   run_id, graph, status, seq, full_seq, epoch, owner, lease_until,
-  status = 'running' AND lease_until <= clock_timestamp(), labels::text, error::text, parent_run_id, parent_seq,
+  status = 'running' AND coalesce(lease_until <= clock_timestamp(), true), labels::text, error::text, parent_run_id, parent_seq,
   created_at, updated_at, nonce
 FROM {prefix}_runs
 WHERE run_id = $1
@@ -175,7 +179,7 @@ SELECT
   -1::bigint, NULL::text, NULL::bytea,
   ROW(
     run_id, graph, status, seq, full_seq, epoch, owner, lease_until,
-    status = 'running' AND lease_until <= clock_timestamp(), labels::text, error::text, parent_run_id, parent_seq,
+    status = 'running' AND coalesce(lease_until <= clock_timestamp(), true), labels::text, error::text, parent_run_id, parent_seq,
     created_at, updated_at, nonce
   )
 FROM run
@@ -211,7 +215,7 @@ LIMIT $3
 -- asked for is not there, so that a plan made once for all parameters can use the index of the one that is.
 SELECT
   run_id, graph, status, seq, full_seq, epoch, owner, lease_until,
-  status = 'running' AND lease_until <= clock_timestamp(), labels::text, error::text, parent_run_id, parent_seq,
+  status = 'running' AND coalesce(lease_until <= clock_timestamp(), true), labels::text, error::text, parent_run_id, parent_seq,
   created_at, updated_at, nonce
 FROM {prefix}_runs
 WHERE {conditions}
@@ -228,10 +232,10 @@ status = {n}
 status = ANY ({n}::text[])
 
 -- name: if_interrupted
-status = 'running' AND lease_until <= clock_timestamp()
+status = 'running' AND coalesce(lease_until <= clock_timestamp(), true)
 
 -- name: if_not_interrupted
-(status <> 'running' OR lease_until > clock_timestamp())
+NOT (status = 'running' AND coalesce(lease_until <= clock_timestamp(), true))
 
 -- name: if_labels
 labels @> {n}::text::jsonb
