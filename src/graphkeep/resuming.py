@@ -170,7 +170,9 @@ async def recover(
                     group.create_task(recovery.go_on(name, run.run_id))
                 elif wait and not owners.is_this_process(run.owner):
                     watched[run.run_id] = run
-        while watched:
+        loop = asyncio.get_running_loop()
+        last_look = loop.time() + store.lease + _POLL
+        while watched and loop.time() < last_look:
             await asyncio.sleep(_POLL)
             for run_id, seen in list(watched.items()):
                 try:
