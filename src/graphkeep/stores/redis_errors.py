@@ -78,8 +78,9 @@ def _meaning(error: BaseException, where: str, writes: bool) -> StoreError:
     if code == 'NOPERM':
         kind = StoreWriteError if writes else StoreError
         return kind(
-            f'The user of Redis at {where} may not do this: {text}. Reading runs needs +@read, '
-            '+@connection and +@scripting on the keys of the prefix, writing them +@write too.'
+            f'The user of Redis at {where} may not do this: {text}. Reading runs needs '
+            '+@read +@connection +@scripting +time on the keys of the prefix; writing them, '
+            '+@write too.'
         )
     if code == 'WRONGTYPE':
         return StoreError(
@@ -119,5 +120,5 @@ def _lost_cluster(error: BaseException) -> bool:
 
 
 def _short(error: BaseException) -> str:
-    text = ' '.join(str(error).split()) or type(error).__name__
+    text = ' '.join(str(error).split()).rstrip('.') or type(error).__name__
     return text if len(text) <= 300 else f'{text[:299]}…'

@@ -12,7 +12,6 @@ import json
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from ..runs import Run, RunQuery
 from .redis_client import Call, Link
@@ -134,9 +133,10 @@ async def _matching(
 
     async def ask(bucket: list[tuple[int, bytes]]) -> dict[int, Run]:
         call = Call(keys=[run for _, run in bucket], args=(wanted, limit))
-        reply: list[Any] = json.loads(await link.call('match', call))
+        reply: bytes = await link.call('match', call)
         matching: dict[int, Run] = {}
-        for number, header in zip(reply[::2], reply[1::2], strict=True):
+        for line in reply.splitlines():
+            number, _, header = line.partition(b' ')
             position = bucket[int(number) - 1][0]
             run_id = places[position][1]
             try:

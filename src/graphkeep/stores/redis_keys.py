@@ -173,15 +173,14 @@ def query_of(query: RunQuery) -> str:
 # --- what is read --------------------------------------------------------------------------------
 
 
-def read_header(run_id: str, header: bytes | Sequence[Any]) -> Run:
+def read_header(run_id: str, header: bytes) -> Run:
     """The header of a run, from the reply that `header.lua` makes.
 
     Raises:
         HeaderError: It is not what graphkeep writes.
     """
     try:
-        values: Sequence[Any] = json.loads(header) if isinstance(header, bytes) else header
-        graph, status, seq, full_seq, epoch, owner, lease_until, *others = values
+        graph, status, seq, full_seq, epoch, owner, lease_until, *others = json.loads(header)
         labels, error, parent_run_id, parent_seq, created_at, updated_at, now = others
         if status not in STATUSES:
             raise ValueError(f'its status is {status!r}')

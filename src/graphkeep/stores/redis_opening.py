@@ -113,7 +113,8 @@ def _single(url: str) -> redis_asyncio.Redis:
     # A link bounds a command as a whole; redis-py bounds every write, with a task for each. And the
     # store tries again by itself.
     options: dict[str, Any] = {'socket_timeout': None, 'retry': Retry(NoBackoff(), 0)}
-    options |= {'socket_connect_timeout': _CONNECT, 'socket_keepalive': True}
+    if not url.startswith('unix:'):
+        options |= {'socket_connect_timeout': _CONNECT, 'socket_keepalive': True}
     client = redis_asyncio.Redis.from_url(url, **options)  # pyright: ignore[reportUnknownMemberType]
     # Makes an object, no connection: finds options that it does not take.
     client.connection_pool.make_connection()

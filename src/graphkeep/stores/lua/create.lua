@@ -14,7 +14,8 @@ if found[1] == nonce then return {'created', header(run)} end
 if redis.call('EXISTS', run) == 1 then return {'exists', found[2] or ''} end
 check_indexes(created, index)
 
--- What is left of a run whose header was lost would refuse the first entry.
+-- What is left of a run whose header was lost would refuse the first entry. Of another kind it is not ours.
+redis.call('XLEN', log)
 if redis.call('EXISTS', log) == 1 then redis.call('UNLINK', log) end
 local at = whole(now)
 redis.call('XADD', log, '0-1', 'meta', meta .. at .. ']', 'data', data)

@@ -1,7 +1,7 @@
 -- Reads the headers of those runs that match a query.
 --
 -- KEYS: runs.  ARGV: the query as JSON, most headers.
--- Reply: a JSON array of positions in KEYS and headers, in turn. Where a header cannot be read, it is null.
+-- Reply: a line for each, of its position in KEYS, a space, and the header, or null where it cannot be read.
 local query, limit = cjson.decode(ARGV[1]), tonumber(ARGV[2])
 local FILTERS = {'status', 'graph', 'parent_run_id', 'updated_at', 'lease_until', 'labels'}
 
@@ -30,12 +30,12 @@ for i, run in ipairs(KEYS) do
   if values.err or values[1] then
     local readable, matching = pcall(matches, unpack(values, 1, 6))
     if values.err or not readable then
-      found[#found + 1] = i .. ',null'
+      found[#found + 1] = i .. ' null'
     elseif matching then
-      found[#found + 1] = i .. ',' .. header(run)
+      found[#found + 1] = i .. ' ' .. header(run)
       matched = matched + 1
       if matched == limit then break end
     end
   end
 end
-return '[' .. table.concat(found, ',') .. ']'
+return table.concat(found, '\n')
