@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from graphkeep import Store
+from graphkeep import Run, Store
 from graphkeep.hooks import Hooks
+from graphkeep.runs import Commit, Draft, NewRun
+from tests.crash.trip import Journalist
 
-__all__ = ('CRASHED', 'MOMENTS', 'around_calls', 'crash_at')
+__all__ = ('CRASHED', 'MOMENTS', 'around_calls', 'crash_at', 'log_acknowledged')
 
 Call = Callable[[], Awaitable[Any]]
 
@@ -34,6 +36,26 @@ def around_calls(store: Store, around: Callable[[int, str, Call], Awaitable[Any]
 
     for name in Hooks.__abstractmethods__:
         setattr(store, name, wrapped(name, getattr(store, name)))
+
+
+def log_acknowledged(store: Store, journalist: Journalist) -> None:
+    """Write every snapshot that the store has acknowledged to a log, before anybody else knows."""
+    create, append = store._create, store._append
+
+    async def logged_create(run: NewRun, draft: Draft) -> Run:
+        created = await create(run, draft)
+        journalist.write('ack', run.run_id, draft.seq)
+        return created
+
+    async def logged_append(commits: Sequence[Commit]) -> Sequence[BaseException | None]:
+        errors = await append(commits)
+        for commit, error in zip(commits, errors, strict=True):
+            if error is None:
+                journalist.write('ack', commit.claim.run_id, commit.draft.seq)
+        return errors
+
+    store._create = logged_create
+    store._append = logged_append
 
 
 def crash_at(store: Store, number: int, moment: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import random
 import socket
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
@@ -13,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 import graphkeep
-from tests.crash.hooked import crash_at
+from tests.crash.hooked import crash_at, log_acknowledged
 from tests.crash.trip import Journalist, Outside, Pack, Trip, trip
 
 # What the children will need, and users import late.
@@ -62,9 +63,7 @@ def warm_up() -> None:
 
     async def once() -> None:
         async with graphkeep.open_store('memory://') as store:
-            await trip.run(
-                Pack(), state=Trip(), deps=Outside(run_id='-'), persistence=store.persistence('-')
-            )
+            await trip.run(Pack(), state=Trip(), deps=Outside(), persistence=store.persistence('-'))
 
     # What goes wrong is told by errors; warnings of a hundred children help nobody.
     logging.getLogger('graphkeep').addHandler(logging.NullHandler())
@@ -84,13 +83,13 @@ def live(connection: socket.socket, name: str, arguments: dict[str, Any]) -> int
     return 0
 
 
-def _outside(line: Line, run_id: str, log: str | None, halts: Sequence[str]) -> Outside:
+def _outside(line: Line, log: str | None, halts: Sequence[str]) -> Outside:
     async def middle(_: str, node: str) -> None:
         if node in halts:
             line.say(halt=node)
             await line.told()
 
-    return Outside(run_id=run_id, log=Journalist(log) if log else None, middle=middle)
+    return Outside(log=Journalist(log) if log else None, middle=middle)
 
 
 @job
@@ -120,7 +119,7 @@ async def travel(
     store = graphkeep.open_store(url, **options)
     if crash is not None:
         crash_at(store, *crash)
-    deps = _outside(line, run_id, log, halts)
+    deps = _outside(line, log, halts)
     async with store:
         persistence = store.persistence(run_id, graph=run_id)
         if how == 'recover':
@@ -138,3 +137,50 @@ async def travel(
         else:
             result = await graphkeep.resume(trip, persistence, deps=deps)
     return {'output': result.output, 'state': asdict(result.state)}
+
+
+@job
+async def wander(
+    line: Line, *, url: str, graph: str, log: str, width: int, seed: str, **options: Any
+) -> None:
+    """Go on with all runs that others left, and start new ones, until killed.
+
+    Args:
+        line: The way to the test.
+        url: The store.
+        graph: The name the graph of all these runs is recorded under.
+        log: Where the starts of nodes are written, and what the store has acknowledged.
+        width: How many runs are started at a time; 0 ends the job when nothing is left.
+        seed: Of what is random.
+        **options: Of the store.
+    """
+    chance = random.Random(seed)
+    journalist = Journalist(log)
+    store = graphkeep.open_store(url, **options)
+    log_acknowledged(store, journalist)
+
+    async def middle(_name: str, _node: str) -> None:
+        await asyncio.sleep(chance.choice((0.0, 0.0, 0.001, 0.005)))
+
+    deps = Outside(log=journalist, middle=middle)
+
+    async def wanderer(number: int) -> None:
+        while True:
+            name = f'{graph}-{seed}-{number}-{chance.randrange(1 << 32)}'
+            persistence = store.persistence(name, graph=graph)
+            await trip.run(Pack(), state=Trip(name), deps=deps, persistence=persistence)
+
+    async with store, asyncio.TaskGroup() as group:
+        line.say(open=True)
+        for number in range(width):
+            group.create_task(wanderer(number))
+        while True:
+            ended = await graphkeep.recover(
+                store, {graph: trip}, deps=deps, ready=True, wait=width == 0
+            )
+            for recovered in ended:
+                if recovered.error is not None:
+                    raise recovered.error
+            if width == 0 and not ended:
+                break
+            await asyncio.sleep(0.05)

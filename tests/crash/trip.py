@@ -22,6 +22,7 @@ OUTPUT = 'home after 21 miles'
 class Trip:
     """The state."""
 
+    name: str = 'trip'
     commits: dict[str, int] = field(default_factory=dict)
     """How often each node was committed."""
     diary: list[str] = field(default_factory=list)
@@ -50,15 +51,15 @@ class Journalist:
         os.close(self._fd)
 
 
-def starts(path: str | Path, run_id: str | None = None) -> list[str]:
-    """The nodes whose starts a log tells, in order; of one run or of all."""
+def starts(path: str | Path) -> list[str]:
+    """The nodes whose starts a log tells, in order."""
     if not Path(path).exists():
         return []
     lines = [line.split() for line in Path(path).read_text().splitlines()]
-    return [line[2] for line in lines if line[0] == 'start' and run_id in (None, line[1])]
+    return [line[2] for line in lines if line[0] == 'start']
 
 
-async def _at_once(run_id: str, node: str) -> None:
+async def _at_once(name: str, node: str) -> None:
     pass
 
 
@@ -66,11 +67,10 @@ async def _at_once(run_id: str, node: str) -> None:
 class Outside:
     """The dependencies: what is not stored."""
 
-    run_id: str
     log: Journalist | None = None
     """Where the start of each node is written."""
     middle: Callable[[str, str], Awaitable[None]] = _at_once
-    """Awaited with run id and node in the middle of each node."""
+    """Awaited with the names of trip and node in the middle of each node."""
 
 
 Context = GraphRunContext[Trip, Outside]
@@ -78,9 +78,9 @@ Context = GraphRunContext[Trip, Outside]
 
 async def _travel(ctx: Context, node: str) -> None:
     if ctx.deps.log is not None:
-        ctx.deps.log.write('start', ctx.deps.run_id, node, os.getpid())
+        ctx.deps.log.write('start', ctx.state.name, node)
     ctx.state.diary.append(f'before {node}')
-    await ctx.deps.middle(ctx.deps.run_id, node)
+    await ctx.deps.middle(ctx.state.name, node)
     ctx.state.diary.append(f'after {node}')
     ctx.state.commits[node] = ctx.state.commits.get(node, 0) + 1
 
