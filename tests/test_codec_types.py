@@ -326,6 +326,8 @@ KEPT: list[tuple[Any, Any]] = [
     (str, '\udc00\ud800 \U0010ffffd800 \\ud800'),
     (dict[str, int], {'\ud800': 1, 'b': 2}),
     (dict[str, Any], {'\ud800': ['\udfff', {'\udfff': 1}]}),
+    (set[str], {'\ud800', 'a'}),
+    (Draft, {'title': '\ud800'}),
     (bytes, b'\xff\x00'),
     (dict[bytes, int], {b'a': 1}),
     (Any, {'a': [1, 2.5, None, True, '\ud800', 10**40]}),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from ._files import is_binary_content, with_hint
-from ._schema import OPAQUE, Schema, definitions_of, fields_of
+from ._files import dump_any, dump_file, dump_items, is_binary_content, with_hint
+from ._schema import OPAQUE, Schema, children, definitions_of, fields_of
 from ._sorting import order_keys, sort_items
 
 __all__ = ('SETTINGS', 'canonical')
@@ -80,6 +80,9 @@ def _canonical(node: Any, definitions: Mapping[str, Schema], *, key: bool = Fals
                 'choices': [{'type': 'int', 'strict': True}, _anonymous(copy)],
             }
             return _in_place_of(copy, union)
+        case 'union' if _holds_any_file(given, definitions):
+            choices = [_guarded(each) for each in cast('list[Schema]', copy['choices'])]
+            copy['serialization'] = _serialized_by(dump_any, copy | {'choices': choices})
         case 'json' if 'schema' in copy:
             return _in_place_of(copy, copy['schema'])
         case 'json-or-python':
@@ -88,6 +91,27 @@ def _canonical(node: Any, definitions: Mapping[str, Schema], *, key: bool = Fals
         case _:
             pass
     return copy
+
+
+def _holds_any_file(schema: Schema, definitions: Mapping[str, Schema]) -> bool:
+    """Whether a union is pydantic-ai's for tool results: files of every kind, or anything else."""
+    choices = list(children(schema))
+    kinds = [each['choices'] for each in choices if each['type'] == 'tagged-union']
+    files = [cast('Schema', each.get('binary', {})) for each in kinds]
+    return any(each['type'] == 'any' for each in choices) and any(
+        is_binary_content(_behind_functions(each, definitions)) for each in files
+    )
+
+
+def _guarded(choice: Schema) -> Schema:
+    """A choice of that union, for dumping: by itself it takes any value for its own."""
+    if choice['type'] == 'tagged-union':
+        guard = dump_file
+    elif 'serialization' in choice:
+        guard = dump_items
+    else:
+        return choice
+    return {'type': 'any', 'serialization': _serialized_by(guard, choice)}
 
 
 def _anonymous(schema: Schema) -> Schema:

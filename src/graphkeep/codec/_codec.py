@@ -88,8 +88,8 @@ class Codec(Generic[T]):
 
     @property
     def by_field(self) -> bool:
-        """Whether each part is one field (an attribute, or a key of a typed dict) and means the same
-        whatever the others hold: no code of the class runs when it is loaded.
+        """Whether each part is one field (an attribute, or a key of a typed dict) and means the
+        same whatever the others hold: no code of the class runs when it is loaded.
         """
         plan = self._plan
         return plan.fields is not None and not plan.hooked and not plan.hides

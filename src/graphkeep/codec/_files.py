@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pydantic_core import PydanticSerializationUnexpectedValue
 
-__all__ = ('is_binary_content', 'with_hint')
+__all__ = ('dump_any', 'dump_file', 'dump_items', 'is_binary_content', 'with_hint')
 
 _HINT = 'narrow'
 
@@ -52,6 +52,44 @@ def with_hint(schema: dict[str, Any]) -> dict[str, Any]:
     if 'ref' in schema:
         wrapped['ref'] = schema['ref']
     return wrapped
+
+
+def dump_any(value: Any, handler: Any, info: Any) -> Any:
+    """Serializer of a tool result, which is a file, holds some, or is anything else.
+
+    By pydantic's own, a list or dict with files in it is dumped as whatever it holds.
+
+    Args:
+        value: The result.
+        handler: pydantic's serializer, for results with files.
+        info: Unused.
+    """
+    return handler(value) if _has_file(value) else value
+
+
+def dump_file(value: Any, handler: Any, info: Any) -> Any:
+    """Serializer of a file in a tool result; anything else is refused."""
+    if isinstance(value, dict) or not isinstance(getattr(value, 'kind', None), str):
+        raise PydanticSerializationUnexpectedValue('not a file')
+    return handler(value)
+
+
+def dump_items(value: Any, handler: Any, info: Any) -> Any:
+    """Serializer of a list in a tool result; anything else is refused."""
+    if not isinstance(value, (list, tuple)):
+        raise PydanticSerializationUnexpectedValue('not a list')
+    return handler(cast('Any', value))
+
+
+def _has_file(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_file, cast('list[Any]', value)))
+    if isinstance(value, dict):
+        return any(map(_has_file, cast('dict[Any, Any]', value).values()))
+    return type(value) not in _SCALARS and _base(value.__class__) is not None
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def _base(cls: type) -> type | None:

@@ -13,6 +13,8 @@ from typing import Any, cast
 
 from pydantic_core import PydanticSerializationUnexpectedValue
 
+from ._files import dump_any
+
 __all__ = ('PairedSurrogatesError', 'escaped_schema', 'from_marked', 'has_lone', 'to_marked')
 
 _MARKER = '\U0010ffff'
@@ -72,16 +74,24 @@ def _escape_schema(node: Any) -> Any:
         return [_escape_schema(item) for item in cast('list[Any]', node)]
     if not isinstance(node, dict):
         return node
-    schema = {
-        key: value if key in _OPAQUE else _escape_schema(value)
-        for key, value in cast('dict[str, Any]', node).items()
-    }
-    kind = schema.get('type')
+    given = cast('dict[str, Any]', node)
+    kind = given.get('type')
+    kept = _OPAQUE
+    if kind == 'function-wrap' and callable(given.get('function')):
+        # A serializer around another one, which has escaped what it returned.
+        kept = _OPAQUE | {'return_schema'}
+    schema = {key: value if key in kept else _escape_schema(value) for key, value in given.items()}
+    if schema.get('function') is dump_any:
+        schema['function'] = _dump_any_escaped
     if kind == 'str' and 'serialization' not in schema:
         return _escaping({'type': 'str'}, schema.get('ref'), _escape_text, _unescape_text)
     if kind == 'any' and 'serialization' not in schema and not _is_serialization(schema):
         return _escaping({'type': 'any'}, schema.get('ref'), _escape_deep, _unescape_deep)
     return schema
+
+
+def _dump_any_escaped(value: Any, handler: Any, info: Any) -> Any:
+    return handler(value)
 
 
 _OPAQUE = frozenset({'cls', 'config', 'default', 'expected', 'function', 'members', 'metadata'})
