@@ -179,6 +179,31 @@ async def test_a_pending_node_that_another_machine_may_be_running(
     assert nodes(await history(store, run_id)) == ['Pick created']
 
 
+async def test_a_history_that_is_read_while_the_run_goes_on(
+    make_store: MakeStore, run_id: str
+) -> None:
+    """It is that of one moment."""
+    store, other = make_store(), make_store()
+    await other.open()
+    read = other._history
+    async with orders.iter(
+        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
+    ) as run:
+        await run.next()
+
+        async def late(run_id: str, after: int, limit: int) -> Any:
+            other._history = read
+            async for _ in run:
+                pass
+            return await read(run_id, after, limit)
+
+        other._history = late
+        found = await history(other, run_id)
+
+    assert nodes(found) == ['Pick success', 'Price created']
+    assert nodes(await history(other, run_id))[-1] == 'end'
+
+
 async def test_a_handle_that_was_overtaken_tells_what_is_stored(store: Store, run_id: str) -> None:
     await orders.initialize(Pick('tea'), store.persistence(run_id), state=Order())
     late = store.persistence(run_id)

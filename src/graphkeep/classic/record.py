@@ -54,8 +54,7 @@ async def load_all(
         GraphChangedError: A snapshot does not fit the graph any more.
     """
     try:
-        stored = await store.snapshots(run_id)
-        run = await store.run(run_id)
+        run, stored = await _read_all(store, run_id)
     except RunNotFoundError:
         return []
     replay = Replay(run_id)
@@ -88,6 +87,18 @@ async def load_all(
         for e in executions
     ]
     return history if end is None else [*history, end]
+
+
+async def _read_all(store: Store, run_id: str) -> tuple[Run, list[Stored]]:
+    """The header, and the snapshots up to the one it names: the run may be going on meanwhile."""
+    while True:
+        run = await store.run(run_id)
+        everything = await store.snapshots(run_id)
+        stored = [snapshot for snapshot in everything if snapshot.seq <= run.seq]
+        if not everything or (stored and stored[-1].seq != run.seq):
+            raise DamagedRunError(run_id=run_id, seq=run.seq, reason='it is missing')
+        if stored:
+            return run, stored
 
 
 def _read(
