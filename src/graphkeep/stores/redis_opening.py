@@ -123,7 +123,12 @@ def _single(url: str) -> redis_asyncio.Redis:
 
 def _cluster(url: str) -> redis_asyncio.RedisCluster:
     return redis_asyncio.RedisCluster.from_url(
-        url, socket_timeout=None, socket_connect_timeout=_CONNECT, socket_keepalive=True
+        url,
+        socket_timeout=None,
+        socket_connect_timeout=_CONNECT,
+        socket_keepalive=True,
+        # These look for a slot anew. Waiting for a node that is away is up to the store.
+        retry=Retry(NoBackoff(), 3),
     )
 
 
