@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from graphkeep import (
 )
 from graphkeep.stores import sqlite_connections
 from graphkeep.stores.sqlite import SQLiteStore
+from graphkeep.stores.sqlite_connections import Writer
 from graphkeep.stores.statements import migrations
 from graphkeep.testing import Worker
 
@@ -187,6 +188,28 @@ async def test_lists_are_read_in_the_order_of_an_index(
     assert 'TEMP B-TREE' not in plan('find_runs') + plan('find_unfinished')
 
 
+async def test_a_commit_is_two_statements_in_one_transaction(path: Path) -> None:
+    async with SQLiteStore(path) as store:
+        workers = [Worker(store, f'run-{number}') for number in range(3)]
+        for worker in workers:
+            await worker.create()
+        sent: list[str] = []
+
+        def trace(callback: Callable[[str], object] | None) -> Callable[[Writer], None]:
+            return lambda writer: writer.connection.set_trace_callback(callback)
+
+        await store._write(trace(lambda sql: sent.append(sql.split('\n')[0][:15])))
+        await workers[0].step()
+        await asyncio.gather(*(store.append(worker.commit()) for worker in workers))
+        await store._write(trace(None))
+    update, insert = 'UPDATE graphkee', 'INSERT INTO gra'
+    one = ['SAVEPOINT one', update, insert, 'RELEASE one']
+    assert sent == [
+        *('BEGIN IMMEDIATE', update, insert, 'COMMIT'),
+        *('BEGIN IMMEDIATE', *one, *one, *one, 'COMMIT'),
+    ]
+
+
 # --- modes ----------------------------------------------------------------------------------------
 
 
@@ -259,7 +282,8 @@ async def test_what_a_killed_process_left_in_the_wal_is_written_back(path: Path)
         assert path.stat().st_size < 6_000_000
         async with SQLiteStore(path) as store:
             await Worker(store, 'run-2').create()
-        assert path.stat().st_size > 9_000_000
+            await pragma(store, 'data_version')
+            assert path.stat().st_size > 9_000_000
 
 
 # --- the schema -----------------------------------------------------------------------------------

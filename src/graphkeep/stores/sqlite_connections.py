@@ -7,10 +7,9 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep
 
 from ..errors import SchemaError, StoreError
-from .sqlite_file import BUSY, SQLiteFile
+from .sqlite_file import SQLiteFile
 from .statements import migrations
 
 __all__ = ('Reader', 'Writer')
@@ -194,18 +193,13 @@ class Writer:
             )
 
     def _to_wal(self) -> object:
-        deadline = monotonic() + BUSY
-        while True:
-            try:
-                return _value(self.connection, 'PRAGMA journal_mode = WAL')
-            except sqlite3.OperationalError as e:
-                if e.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
-                    # A file that can only be read can be read in any mode.
-                    return 'wal'
-                # SQLite does not wait here where two waiting for each other could last for ever.
-                if e.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or monotonic() > deadline:
-                    raise
-            sleep(0.01)
+        try:
+            return _value(self.connection, 'PRAGMA journal_mode = WAL')
+        except sqlite3.OperationalError as e:
+            if e.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
+                # A file that can only be read can be read in any mode.
+                return 'wal'
+            raise
 
 
 def _value(connection: sqlite3.Connection, pragma: str) -> object:

@@ -13,12 +13,12 @@ from typing import Literal
 from ..errors import StoreError, StoreUnavailableError, StoreWriteError
 from .statements import load
 
-__all__ = ('BUSY', 'SQLiteFile', 'Synchronous')
+__all__ = ('SQLiteFile', 'Synchronous')
 
 Synchronous = Literal['FULL', 'NORMAL']
 
 _OLDEST = (3, 35, 0)
-BUSY = 1.0
+_BUSY = 1.0
 """Seconds that SQLite waits for a lock before the port's retries take over: a store that is closed
 meanwhile should not wait for longer."""
 _IOERR_WRITING = frozenset(
@@ -43,7 +43,7 @@ class SQLiteFile:
 
     def connect(self) -> sqlite3.Connection:
         """A connection without implicit transactions that leaves the WAL alone."""
-        connection = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None)
+        connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
             connection.execute('PRAGMA wal_autocheckpoint = 0').close()
         except BaseException:
