@@ -47,6 +47,7 @@ class Wire(MemoryStore):
 
     async def _over(self, hook: str, what: Any, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append((hook, what))
+        await asyncio.sleep(0)
         if self.before and (error := self.before.pop(0)) is not None:
             raise error
         reply = await call()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,10 +18,7 @@ from graphkeep.errors import (
     StoreClosedError,
     StoreUnavailableError,
 )
-from graphkeep.runs import (
-    Draft,
-    NewRun,
-)
+from graphkeep.runs import Commit, Draft, NewRun
 from graphkeep.store import Store, new_nonce
 from graphkeep.stores.memory import MemoryStore
 from graphkeep.testing import Worker
@@ -171,6 +169,34 @@ async def test_closing_goes_on_when_its_caller_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert [name for name, _ in store.calls[-2:]] == ['release', 'close']
+
+
+async def test_closing_writes_first_and_gives_claims_up_then() -> None:
+    may_write = asyncio.Event()
+
+    class OneByOne(Wire):
+        max_batch_commits = 1
+
+        async def _append(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
+            await may_write.wait()
+            return await super()._append(commits)
+
+    store = OneByOne()
+    workers = [Worker(store, f'run-{number}') for number in range(3)]
+    for worker in workers:
+        await worker.create()
+        store.leases.hold(worker.claim).busy = True
+    store.calls.clear()
+    waiters = [asyncio.create_task(store.append(worker.commit())) for worker in workers]
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(store.close())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    may_write.set()
+    endings = await asyncio.gather(*waiters)
+    await closing
+    assert [ending.error for ending in endings] == [None] * 3
+    assert [name for name, _ in store.calls] == ['append'] * 3 + ['release'] * 3 + ['close']
 
 
 async def test_a_release_that_fails_does_not_keep_a_store_open() -> None:
