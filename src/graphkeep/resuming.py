@@ -92,7 +92,8 @@ async def resume(
     if isinstance(graph, PersistentGraph):
         if start is not None or state is not None:
             raise TypeError(
-                'start= and state= are for graphs of pydantic-graph 1.x. A builder graph is started with '
+                'start= and state= are for graphs of pydantic-graph 1.x. A builder graph is '
+                'started with '
                 "kept.run(state=…, persistence=store.persistence(run_id, if_exists='resume'))."
             )
         return await cast('PersistentGraph[Any, Any, Any, Any]', graph).resume(
@@ -100,7 +101,8 @@ async def resume(
         )
     if isinstance(graph, BuilderGraph):
         raise TypeError(
-            'A GraphBuilder graph has no persistence of its own: kept = graphkeep.persist(graph), then '
+            'A GraphBuilder graph has no persistence of its own: kept = graphkeep.persist(graph), '
+            'then '
             'graphkeep.resume(kept, …).'
         )
     # Late: pydantic-graph 2 has no `pydantic_graph.persistence` to import.
@@ -111,7 +113,8 @@ async def resume(
         raise TypeError(f'expected store.persistence(run_id), got {persistence!r}')
     if graph.name is None:
         _infer_name(graph)
-    return await resume_classic(graph, persistence, deps=deps, start=start, state=state)
+    handle = cast('StatePersistence[Any, Any]', persistence)
+    return await resume_classic(graph, handle, deps=deps, start=start, state=state)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

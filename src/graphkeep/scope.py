@@ -120,7 +120,10 @@ def current_task() -> CurrentTask:
 
 
 async def once(
-    name: str, function: Callable[[], Awaitable[T]] | Callable[[], T], *, type: Any = None
+    name: str,
+    function: Callable[[], Awaitable[T]] | Callable[[], T],
+    *,
+    type: Any = None,  # noqa: A002 - as pydantic-graph names its own
 ) -> T:
     """Call `function`, and keep its value: later attempts of the same task get it without calling.
 

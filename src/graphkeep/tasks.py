@@ -1,6 +1,7 @@
 """Pending tasks, as they stand in a document. Pure; both front ends read and write the same ones.
 
-A task: `{"node":…,"inputs":…,"forks":[[fork, run, branch], …],"born":…}`; with
+A task: `{"node":…,"inputs":…,"forks":[[fork, run, branch], …],"born":…}`; with `"print":…`
+where it is in forks,
 `"memo":{name:value}` for what `once` has kept, and for a stream that has begun `"sent":…,"run":…`.
 """
 
@@ -60,6 +61,8 @@ class Task:
     """The epoch that created it; 0 for what a run was created with, whose epoch the database
     chose.
     """
+    fingerprint: str | None = None
+    """Of the forks it is in, if there are any: it changes when one of them is another one."""
     memo: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """What its attempts have kept with `once`, as JSON."""
     sent: int | None = None
@@ -77,14 +80,16 @@ class Task:
 def encode_task(task: Task) -> bytes:
     """The JSON of a task."""
     memo = b',"memo":' + text_of(task.memo) if task.memo else b''
+    print_ = b',"print":' + to_json(task.fingerprint) if task.fingerprint is not None else b''
     stream = b''
     if task.sent is not None:
         stream = b',"sent":%d,"run":%b' % (task.sent, to_json(task.stream_run))
-    return b'{"node":%b,"inputs":%b,"forks":%b,"born":%d%b%b}' % (
+    return b'{"node":%b,"inputs":%b,"forks":%b,"born":%d%b%b%b}' % (
         to_json(task.node),
         task.inputs,
         _START if task.forks == START else to_json(task.forks),
         task.born,
+        print_,
         memo,
         stream,
     )
@@ -108,8 +113,8 @@ def _read_task(task_id: str, data: bytes) -> Task:
     parts = split(data)
     if not isinstance(parts, dict) or not {'node', 'inputs', 'forks', 'born'} <= parts.keys():
         raise ValueError(f'its task {task_id!r} has no node, inputs, forks or epoch')
-    node, born, sent, run = (
-        from_json(parts.get(name, b'null')) for name in ('node', 'born', 'sent', 'run')
+    node, born, print_, sent, run = (
+        from_json(parts.get(name, b'null')) for name in ('node', 'born', 'print', 'sent', 'run')
     )
     memo = split(bytes(parts.get('memo', b'{}')))
     if (
@@ -126,6 +131,7 @@ def _read_task(task_id: str, data: bytes) -> Task:
         bytes(parts['inputs']),
         read_forks(parts['forks']),
         born,
+        print_,
         {name: bytes(value) for name, value in memo.items()},
         sent,
         run,

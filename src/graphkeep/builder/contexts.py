@@ -41,7 +41,7 @@ class _LazyRunContext(GraphRunContext[Any, Any]):
         self.deps = deps
 
     @property
-    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def state(self) -> Any:
         return self._get_state()
 
 

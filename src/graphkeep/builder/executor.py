@@ -104,6 +104,8 @@ class Execution:
         self._committing = asyncio.Lock()
         """Held while completions are settled and committed, and while `once` commits."""
         self._wake: asyncio.Future[None] | None = None
+        self._broken: BaseException | None = None
+        """What the run failed with: only a resume runs the step again."""
         self.ended = False
         """Whether the graph has ended, and `output` is its output."""
         self.output: Any = None
@@ -128,6 +130,8 @@ class Execution:
                 committed.
             LeaseLostError: Another process has taken the run over.
         """
+        if self._broken is not None:
+            raise self._broken
         if not self._journal.claimed:
             await self._journal.claim(allow=('ready', 'failed'))
         tasks = self._frontier.tasks
@@ -193,9 +197,9 @@ class Execution:
         done = _Completion(task=task, state=_State(self._keeper, alone=False))
         done.begins()
         try:
-            done.value = await self._call(done)
-            if isinstance(done.value, AsyncIterable):
-                await self._stream(done, cast('AsyncIterable[Any]', done.value))
+            value = done.value = await self._call(done)
+            if isinstance(value, AsyncIterable):
+                await self._stream(done, cast('AsyncIterable[Any]', value))
                 done.streamed = True
         except asyncio.CancelledError as e:
             if task.id not in self._running:
@@ -376,9 +380,11 @@ class Execution:
             started_at=last.started_at,
             duration=last.duration,
         )
-        if ending.error is not None and not isinstance(ending.error, LeaseLostError):
+        if ending.error is not None:
             self.ended = False
-            await self._fail_run(last, ending.error)
+            self._broken = ending.error
+            if not isinstance(ending.error, LeaseLostError):
+                await self._fail_run(last, ending.error)
         if ending.error is None:
             self._keeper.committed()
             for buffer in self._unstored:
@@ -388,6 +394,7 @@ class Execution:
 
     async def _fail_run(self, done: _Completion | None, error: BaseException) -> NoReturn:
         """Mark the run failed, if it still can be, end what runs, and raise `error`."""
+        self._broken = error
         running, self._running = self._running, {}
         await _stop(running)
         self._keeper.restore_committed()
@@ -420,7 +427,8 @@ async def _stop(tasks: Mapping[str, asyncio.Task[None]]) -> None:
 
 
 _NO_RESULT = (
-    'Graph run completed, but no result was produced. This is either a bug in the graph or a bug in '
+    'Graph run completed, but no result was produced. This is either a bug in the graph or a bug '
+    'in '
     'the graph runner.'
 )
 """Upstream's words."""

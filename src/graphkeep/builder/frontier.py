@@ -120,9 +120,11 @@ class Frontier:
 
     # --- tasks ------------------------------------------------------------------------------------
 
-    def add_task(self, node: str, inputs: bytes, forks: Forks, *, born: int) -> Task:
+    def add_task(
+        self, node: str, inputs: bytes, forks: Forks, *, born: int, fingerprint: str | None = None
+    ) -> Task:
         """A new pending task."""
-        task = Task(str(self.next_task), node, inputs, forks, born)
+        task = Task(str(self.next_task), node, inputs, forks, born, fingerprint)
         self.next_task += 1
         self._save_task(task.id)
         self.restore_task(task)

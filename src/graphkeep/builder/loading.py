@@ -90,11 +90,11 @@ async def load(
         return None
     if run.status == 'cancelled':
         raise not_claimable(run)
-    if run.status == 'running' and not run.interrupted:
-        if not owners.is_this_process(run.owner) and not owners.is_proven_dead(run.owner):
-            raise RunBusyError(
-                run_id=run.run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
-            )
+    alive = run.status == 'running' and not run.interrupted
+    if alive and not owners.is_this_process(run.owner) and not owners.is_proven_dead(run.owner):
+        raise RunBusyError(
+            run_id=run.run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
+        )
     document = journal.document
     live = _decoded(run, 'state', lambda: plan.state.decode(document.state))
     keeper = StateKeeper(plan.state, plan.merger, document, live)
@@ -133,13 +133,22 @@ def _frontier(plan: Plan, run: Run, document: Document) -> Frontier:
         step, data = plan.step(task.node), task.inputs
         where = f'inputs of task {task.id} (step {task.node!r})'
         _decoded(run, where, lambda step=step, data=data: step.decode(data), node=task.node)
+        if not plan.may_have_forks(task.fingerprint, task.forks):
+            raise _changed(
+                run,
+                f'has task {task.id} (step {task.node!r}) inside of forks that are not in the '
+                f'graph '
+                'any more, or have other neighbours',
+                node=task.node,
+            )
         frontier.restore_task(task)
     for buffer, fingerprint in buffers:
         buffer.join = plan.aliases.get(buffer.join, buffer.join)
         if not plan.has_join(buffer.join) or fingerprint not in plan.fingerprints(buffer.join):
             raise _changed(
                 run,
-                f'has items waiting at join {buffer.join!r}, which is not in the graph any more, or '
+                f'has items waiting at join {buffer.join!r}, which is not in the graph any more, '
+                f'or '
                 'has another reducer, fork or other neighbours',
                 node=buffer.join,
             )

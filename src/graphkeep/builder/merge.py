@@ -13,6 +13,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import Enum
 from types import FunctionType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin
@@ -81,7 +82,7 @@ def append(base: Any, mine: Any, committed: Any) -> Any:
 def union(base: Any, mine: Any, committed: Any) -> Any:
     """Sets: all additions and all removals. Dicts: all keys; of a key that both set, `mine`."""
     if isinstance(mine, dict):
-        return {**committed, **mine}
+        return {**cast('dict[Any, Any]', committed), **cast('dict[Any, Any]', mine)}
     old = type(mine)() if base is MISSING else base
     return (committed | (mine - old)) - (old - mine)
 
@@ -92,11 +93,6 @@ def last(base: Any, mine: Any, committed: Any) -> Any:
 
 
 _RULES: frozenset[Any] = frozenset({add, append, last, maximum, minimum, union})
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Sides:
-    steps: tuple[str, str]
 
 
 class Merger:
@@ -160,17 +156,17 @@ class Merger:
             return MISSING
         if mine is MISSING or theirs is MISSING:
             raise _conflict(path, steps, base, mine, theirs)
-        rule = rule or self._rules.get(cast('type', type(mine)))
+        cls = _exact_class(mine)
+        rule = rule or self._rules.get(cls)
         if rule is not None:
             return self._ruled(rule, base, mine, theirs, path, steps)
-        cls = cast('type', type(mine))
         if cls is type(theirs):
             if isinstance(mine, dict):
                 return self._dict(base, mine, theirs, path, steps)
             if isinstance(mine, BaseModel) or dataclasses.is_dataclass(mine):
                 if type(base) is cls:
                     return self._object(base, mine, theirs, path, steps)
-            elif isinstance(mine, list) and (isinstance(base, list) or base is MISSING):
+            elif cls is list and (isinstance(base, list) or base is MISSING):
                 merged = _extended(base, mine, theirs)
                 if merged is not None:
                     return merged
@@ -219,7 +215,7 @@ class Merger:
         return merged
 
     def _object(self, base: Any, mine: Any, theirs: Any, path: str, steps: tuple[str, str]) -> Any:
-        declared = self._declared(cast('type', type(mine)))
+        declared = self._declared(_exact_class(mine))
         for name in _names(mine, theirs):
             value = self._value(
                 _get(base, name),
@@ -256,7 +252,8 @@ def put(value: Any, name: str, field: Any) -> None:
             held[name] = field
     elif isinstance(value, BaseModel):
         extra = value.__pydantic_extra__
-        target = value.__dict__ if name in type(value).model_fields or extra is None else extra
+        fields = cast('dict[str, Any]', value.__dict__)
+        target = fields if name in type(value).model_fields or extra is None else extra
         if field is MISSING:
             target.pop(name, None)
         else:
@@ -267,8 +264,8 @@ def put(value: Any, name: str, field: Any) -> None:
 
 def _names(mine: Any, theirs: Any) -> list[str]:
     if isinstance(mine, BaseModel):
-        extra = {**(mine.__pydantic_extra__ or {}), **(theirs.__pydantic_extra__ or {})}
-        return [*type(mine).model_fields, *extra]
+        extra = [*(mine.__pydantic_extra__ or ()), *(theirs.__pydantic_extra__ or ())]
+        return [*type(mine).model_fields, *dict.fromkeys(extra)]
     return [each.name for each in dataclasses.fields(mine)]
 
 
@@ -276,7 +273,11 @@ def _get(value: Any, name: str) -> Any:
     return getattr(value, name, MISSING)
 
 
-def _extended(base: Any, mine: list[Any], theirs: list[Any]) -> list[Any] | None:
+def _exact_class(value: object) -> type[Any]:
+    return type(value)
+
+
+def _extended(base: Any, mine: Any, theirs: Any) -> list[Any] | None:
     """Both extensions of a list, in commit order, or `None` if one side did more than extend it."""
     try:
         return append(base, mine, theirs)
@@ -296,10 +297,11 @@ def _same(one: Any, other: Any) -> bool:
 def _encoded(value: Any) -> bytes | str:
     try:
         if isinstance(value, (set, frozenset)):
-            return b','.join(sorted(to_json(each, **_OPTIONS) for each in cast('set[Any]', value)))
+            members = cast('set[Any]', value)
+            return b','.join(sorted(to_json(each, **_OPTIONS) for each in members))
         return to_json(value, **_OPTIONS)
     except Exception:  # noqa: BLE001 - lone surrogates, or a user's serializer
-        return repr(value)
+        return repr(cast('object', value))
 
 
 _OPTIONS: dict[str, Any] = {
@@ -320,28 +322,27 @@ def _metadata(type_: Any) -> tuple[Any, ...]:
     return get_args(type_)[1:] if get_origin(type_) is typing.Annotated else ()
 
 
-def _annotations(cls: type) -> dict[str, tuple[Any, ...]]:
+def _annotations(cls: type[Any]) -> dict[str, tuple[Any, ...]]:
     """The metadata of the fields of a class."""
     if issubclass(cls, BaseModel):
         return {name: tuple(field.metadata) for name, field in cls.model_fields.items()}
     try:
-        hints = typing.get_type_hints(cls, include_extras=True)
+        hints: dict[str, Any] = typing.get_type_hints(cls, include_extras=True)
     except Exception:  # noqa: BLE001 - names that do not resolve: one by one then
         hints = _resolvable(cls)
     return {name: _metadata(hint) for name, hint in hints.items()}
 
 
-def _resolvable(cls: type) -> dict[str, Any]:
+def _resolvable(cls: type[Any]) -> dict[str, Any]:
+    """The annotations of a class that can be evaluated."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        scope = vars(inspect.getmodule(base)) if inspect.getmodule(base) is not None else {}
-        for name, hint in vars(base).get('__annotations__', {}).items():
-            if isinstance(hint, str):
-                try:
-                    hint = eval(hint, scope)  # noqa: S307 - the user's own annotation
-                except Exception:  # noqa: BLE001 - it names no rule that could be found
-                    continue
-            found[name] = hint
+        module = inspect.getmodule(base)
+        scope: dict[str, Any] = {} if module is None else vars(module)
+        hints = cast('dict[str, Any]', vars(base).get('__annotations__', {}))
+        for name, hint in hints.items():
+            with suppress(Exception):
+                found[name] = eval(hint, scope) if isinstance(hint, str) else hint  # noqa: S307
     return found
 
 
@@ -361,7 +362,8 @@ def _conflict(
 ) -> StateConflictError:
     return StateConflictError(
         f'Steps {steps[0]!r} and {steps[1]!r} ran in parallel and both changed `{path}`: '
-        f'{_shown(base)} became {_shown(mine)} in {steps[0]!r} and {_shown(theirs)} in {steps[1]!r}. '
+        f'{_shown(base)} became {_shown(mine)} in {steps[0]!r} and {_shown(theirs)} in '
+        f'{steps[1]!r}. '
         f'Say how to merge it: annotate the field, {_advice(mine, theirs)}, or give '
         'persist(merge={…}); or let only one of them change it.',
         path=path,

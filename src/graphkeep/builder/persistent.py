@@ -6,23 +6,21 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Generic, Self, cast
+from typing import Any, Generic, Literal, Self, cast
 
 from pydantic_graph._utils import infer_obj_name, logfire_span
-from pydantic_graph.graph_builder import EndMarker, Graph, GraphTask
+from pydantic_graph.graph_builder import EndMarker, Graph
 from typing_extensions import TypeVar
 
 from ..errors import RunExistsError, RunNotFoundError
 from ..handle import Handle
-from ..hooks import not_claimable
 from ..stores.memory import MemoryStore
 from .events import Event, graph_tasks
 from .executor import Execution
 from .loading import load, start
 from .plan import Plan
 
-if TYPE_CHECKING:
-    from pydantic_graph.mermaid import StateDiagramDirection
+Direction = Literal['TB', 'LR', 'RL', 'BT']
 
 __all__ = ('KeptRun', 'PersistentGraph')
 
@@ -60,9 +58,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         """The graph's name."""
         return self.graph.name
 
-    def render(
-        self, *, title: str | None = None, direction: StateDiagramDirection | None = None
-    ) -> str:
+    def render(self, *, title: str | None = None, direction: Direction | None = None) -> str:
         """The graph as a Mermaid diagram: upstream's `Graph.render`."""
         return self.graph.render(title=title, direction=direction)
 
@@ -330,7 +326,8 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
             TypeError: Always.
         """
         raise TypeError(
-            'override_next: the next tasks of a kept run are committed already and cannot be replaced. '
+            'override_next: the next tasks of a kept run are committed already and cannot be '
+            'replaced. '
             'Let a decision in the graph choose, or fork the run and change its state.'
         )
 
@@ -342,6 +339,3 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
 
     def __repr__(self) -> str:
         return f'<KeptRun of {self.graph.name or "(unnamed)"}>'
-
-
-_ = (GraphTask, not_claimable)

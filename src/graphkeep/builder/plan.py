@@ -25,6 +25,7 @@ from pydantic_graph.util import get_callable_name, unpack_type_expression
 from ..codec import Codec, NodeCodec
 from ..errors import GraphkeepError, UnstorableTypeError
 from ..parts import text_of
+from ..tasks import Forks
 from .contexts import Contexts
 from .frontier import Structure
 from .merge import Merger, Rule
@@ -168,6 +169,7 @@ class Plan:
         self._steps: dict[str, StepPlan] = {}
         self._joins: dict[str, JoinPlan] = {}
         self._fingerprints: dict[str, frozenset[str]] = {}
+        self._fork_fingerprints: dict[tuple[str, ...], str] = {}
         for node_id, node in graph.nodes.items():
             if isinstance(node, NodeStep):
                 self._steps[node_id] = NodeStepPlan(cast('Any', node), self._nodes)
@@ -221,11 +223,43 @@ class Plan:
         node = step.step
         return logfire_span(f'run node {node.id}', node_id=node.id, node=node)
 
+    def forks_fingerprint(self, forks: Forks) -> str | None:
+        """Changes when one of the forks that a task is in is another one than it was."""
+        if len(forks) < 2:
+            return None
+        names = tuple(item.fork for item in forks[1:])
+        known = self._fork_fingerprints.get(names)
+        if known is None:
+            known = self._fork_fingerprints[names] = self._fork_fingerprint(names, {})
+        return known
+
+    def may_have_forks(self, fingerprint: str | None, forks: Forks) -> bool:
+        """Whether a stored task's forks are those of this graph, also under names they had
+        before.
+        """
+        names = tuple(item.fork for item in forks[1:])
+        if any(not isinstance(self.graph.nodes.get(cast('Any', n)), Fork) for n in names):
+            return False
+        renamed = {new: old for old, new in self.aliases.items()}
+        return fingerprint is None or fingerprint in (
+            self._fork_fingerprint(names, {}),
+            self._fork_fingerprint(names, renamed),
+        )
+
+    def _fork_fingerprint(self, forks: tuple[str, ...], names: Mapping[str, str]) -> str:
+        return _digest(*(f'{fork}:{self._around(fork, names)}' for fork in forks))
+
+    def _around(self, node_id: str, names: Mapping[str, str]) -> list[list[str]]:
+        """The neighbours of a node, under other names."""
+        return [sorted(names.get(n, n) for n in side) for side in self._neighbours[node_id]]
+
     def misplaced_stream(self, node_id: str) -> GraphkeepError:
         """What is raised for an async iterable that cannot be kept."""
         return UnstorableTypeError(
-            f'{node_id!r} passes on an async iterable, which cannot be stored. A stream may go only '
-            'straight from its step to a map: g.edge_from(stream).map().to(…), without a transform, a '
+            f'{node_id!r} passes on an async iterable, which cannot be stored. A stream may go '
+            f'only '
+            'straight from its step to a map: g.edge_from(stream).map().to(…), without a '
+            'transform, a '
             'decision or a broadcast between. Return a list otherwise.',
             path=node_id,
         )
@@ -241,7 +275,8 @@ class Plan:
             codec = self._codec(type_, f'{step.id}.inputs')
         except UnstorableTypeError as e:
             raise UnstorableTypeError(
-                f'The inputs of step {step.id!r} cannot be stored: {e} Or give the type to store with '
+                f'The inputs of step {step.id!r} cannot be stored: {e} Or give the type to store '
+                f'with '
                 f'persist(types={{{step.id!r}: …}}).',
                 path=e.path,
             ) from e
@@ -276,14 +311,14 @@ class Plan:
         self, join: Join[Any, Any, Any, Any], parent: str, names: Mapping[str, str]
     ) -> str:
         reducer = getattr(join.reducer, '__qualname__', type(join.reducer).__qualname__)
-        around = [sorted(names.get(n, n) for n in side) for side in self._neighbours[join.id]]
-        return _digest(reducer, names.get(parent, parent), str(around))
+        return _digest(reducer, names.get(parent, parent), str(self._around(join.id, names)))
 
     def _warn_of_generated_id(self, join: Join[Any, Any, Any, Any]) -> None:
         generated = get_callable_name(join.reducer)
         if re.fullmatch(rf'{re.escape(generated)}(_\d+)?', join.id):
             warnings.warn(
-                f'Join {join.id!r} has a generated id, which moves to another join when one is added; '
+                f'Join {join.id!r} has a generated id, which moves to another join when one is '
+                f'added; '
                 'runs that are pending can then not go on. Name it: g.join(…, node_id=…).',
                 GeneratedIdWarning,
                 stacklevel=5,

@@ -11,7 +11,6 @@ import ast
 import collections.abc
 import functools
 import inspect
-import operator
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Union, cast, get_args, get_origin
@@ -74,8 +73,10 @@ class Resolver:
             return arriving
         if annotation is inspect.Parameter.empty:
             raise UnstorableTypeError(
-                f'Step {step.id!r} does not say what its inputs are, and neither do the steps before '
-                f'it. Annotate it: `async def {step.id}(ctx: StepContext[State, Deps, Inputs])`, or '
+                f'Step {step.id!r} does not say what its inputs are, and neither do the steps '
+                f'before '
+                f'it. Annotate it: `async def {step.id}(ctx: StepContext[State, Deps, Inputs])`, '
+                f'or '
                 f'give persist(types={{{step.id!r}: Inputs}}).',
                 path=step.id,
             )
@@ -230,7 +231,7 @@ def union_of(types: Sequence[Any]) -> Any:
             distinct.append(each)
     if len(distinct) == 1:
         return distinct[0]
-    return functools.reduce(operator.or_, (Union[each] for each in distinct))  # noqa: UP007
+    return Union[tuple(distinct)]  # noqa: UP007 - of types that are only known at run time
 
 
 def function_of(step: Step[Any, Any, Any, Any]) -> Any:
@@ -262,10 +263,10 @@ def _third_argument(annotation: str) -> str | None:
         return None
     if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
         return _third_argument(tree.value)
+    arguments: list[ast.expr] = []
     if isinstance(tree, ast.Subscript) and isinstance(tree.slice, ast.Tuple):
-        if len(tree.slice.elts) == 3:
-            return _THIRD + ast.unparse(tree.slice.elts[2])
-    return None
+        arguments = tree.slice.elts
+    return _THIRD + ast.unparse(arguments[2]) if len(arguments) == 3 else None
 
 
 def _says_nothing(type_: Any) -> bool:

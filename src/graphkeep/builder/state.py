@@ -196,8 +196,9 @@ def assume(keeper: StateKeeper, value: Any) -> None:
                     object.__setattr__(live, each.name, getattr(value, each.name))
             return
         if isinstance(live, BaseModel):
-            live.__dict__.clear()
-            live.__dict__.update(value.__dict__)
+            fields = cast('dict[str, Any]', live.__dict__)
+            fields.clear()
+            fields.update(value.__dict__)
             extra = value.__pydantic_extra__
             object.__setattr__(live, '__pydantic_extra__', None if extra is None else dict(extra))
             return
@@ -236,7 +237,7 @@ def _resolved(
     """A settled state with its tails put on what is committed."""
     if not isinstance(settled, Mapping):
         return settled
-    old = state if isinstance(state, Mapping) else {}
+    old: Mapping[str, Part] = state if isinstance(state, Mapping) else {}
     return {key: _grown(old.get(key), part) for key, part in settled.items()}
 
 

@@ -134,7 +134,14 @@ class Walk:
 
     def _add(self, node_id: str, value: Any, forks: Forks) -> None:
         inputs = self._plan.step(node_id).encode(value)
-        self.added.append(self._frontier.add_task(node_id, inputs, forks, born=self._born))
+        task = self._frontier.add_task(
+            node_id,
+            inputs,
+            forks,
+            born=self._born,
+            fingerprint=self._plan.forks_fingerprint(forks),
+        )
+        self.added.append(task)
 
     def _finish(self, value: Any) -> None:
         self.output = self._plan.encode_output(value)
@@ -144,9 +151,11 @@ class Walk:
     def _hand_over(self, node: Any, forks: Forks) -> None:
         """What a `BaseNode` step returned is the next node itself."""
         if isinstance(node, StepNode):
-            self._add(node.step.id, node.inputs, forks)
+            following = cast('StepNode[Any, Any]', node)
+            self._add(following.step.id, following.inputs, forks)
         elif isinstance(node, JoinNode):
-            self._join(node.join.id, node.inputs, forks)
+            joining = cast('JoinNode[Any, Any]', node)
+            self._join(joining.join.id, joining.inputs, forks)
         elif isinstance(node, BaseNode):
             self._add(cast('BaseNode[Any, Any, Any]', node).get_node_id(), node, forks)
         elif isinstance(node, End):
