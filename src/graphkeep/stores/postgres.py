@@ -294,6 +294,7 @@ class PostgresStore(Store):
 
     async def _find(self, query: RunQuery) -> Sequence[Run]:
         found: list[Run] = []
+        wanted = query.limit
         async with self._db.acquire(writes=False) as connection:
             while True:
                 sql, values = finding(self._sql, query)
@@ -304,11 +305,10 @@ class PostgresStore(Store):
                     except DamagedRunError as e:
                         # One damaged header does not hide the other runs.
                         logger.warning('left out of a list of runs: %s', e)
-                missing = query.limit - len(found)
-                if len(rows) < query.limit or not missing:
+                if len(rows) < query.limit or len(found) == wanted:
                     return found
-                last = rows[-1]
-                query = replace(query, limit=missing, after=(last[_CREATED_AT], last[0]))
+                after = rows[-1][_CREATED_AT], rows[-1][0]
+                query = replace(query, limit=wanted - len(found), after=after)
 
     @asynccontextmanager
     async def _reading(self, run_id: str, *, writes: bool = False) -> AsyncGenerator[Connection]:

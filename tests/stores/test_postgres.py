@@ -1,0 +1,885 @@
+"""What is special to Postgres: the stored form, the schema, roles and rights, damage."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from graphkeep import (
+    DamagedRunError,
+    LeaseLostError,
+    SchemaError,
+    StoreError,
+    StoreWriteError,
+)
+from graphkeep.stores import postgres_schema
+from graphkeep.stores.postgres import PostgresStore
+from graphkeep.stores.statements import migrations
+from graphkeep.testing import Worker, eventually
+from tests.servers import PostgresServer
+
+pytestmark = pytest.mark.postgres
+
+_numbers = count()
+
+
+@asynccontextmanager
+async def tool(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """The database as another program sees it."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=20)
+
+
+async def rows(url: str, sql: str, *values: object) -> list[dict[str, Any]]:
+    async with tool(url) as connection:
+        return [dict(row) for row in await connection.fetch(sql, *values)]
+
+
+async def run_sql(url: str, sql: str) -> None:
+    async with tool(url) as connection:
+        await connection.execute(sql)
+
+
+def name_of(url: str) -> str:
+    return urlsplit(url).path[1:]
+
+
+# --- the stored form ------------------------------------------------------------------------------
+
+
+async def test_a_run_is_stored_as_plain_rows(fresh_postgres_url: str) -> None:
+    url = fresh_postgres_url
+    started = datetime(2026, 11, 30, 12, 0, 0, 123456, tzinfo=UTC)
+    async with PostgresStore(url, lease=60) as store:
+        worker = Worker(store, 'order-42', owner='host/1', ttl=60)
+        created = await worker.create(graph='orders', labels={'städt': '"1"'})
+        await worker.step(node='Price', task='0', started_at=started, duration=0.25)
+        run = await store.run('order-42')
+        snapshots = await store.snapshots('order-42')
+    since = (created.created_at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    [header] = await rows(url, 'SELECT * FROM graphkeep_runs')
+    assert len(header.pop('nonce')) == 16
+    assert abs(header.pop('lease_until') - run.updated_at - timedelta(minutes=1)) < timedelta(
+        seconds=1
+    )
+    assert header == {
+        'run_id': 'order-42',
+        'graph': 'orders',
+        'status': 'running',
+        'seq': 1,
+        'full_seq': 0,
+        'epoch': since,
+        'owner': 'host/1',
+        'labels': '{"städt": "\\"1\\""}',
+        'error': None,
+        'parent_run_id': None,
+        'parent_seq': None,
+        'created_at': created.created_at,
+        'updated_at': run.updated_at,
+    }
+    assert await rows(url, 'SELECT * FROM graphkeep_snapshots ORDER BY seq') == [
+        {
+            'run_id': 'order-42',
+            'seq': 0,
+            'kind': 'full',
+            'event': 'start',
+            'data': worker.texts[0].decode(),
+            'node': None,
+            'task': None,
+            'started_at': None,
+            'duration': None,
+            'error': None,
+            'created_at': created.created_at,
+        },
+        {
+            'run_id': 'order-42',
+            'seq': 1,
+            'kind': 'delta',
+            'event': 'step',
+            'data': snapshots[1].data.decode(),
+            'node': 'Price',
+            'task': '0',
+            'started_at': started,
+            'duration': 0.25,
+            'error': None,
+            'created_at': run.updated_at,
+        },
+    ]
+    assert await rows(url, 'SELECT * FROM graphkeep_meta') == [
+        {'name': 'schema_version', 'value': '1'}
+    ]
+
+
+async def test_a_run_that_failed_has_its_error_in_the_header(fresh_postgres_url: str) -> None:
+    error = {'type': 'ValueError', 'message': 'not \ud800 UTF-8, nor \0'}
+    async with PostgresStore(fresh_postgres_url) as store:
+        worker = Worker(store)
+        await worker.create()
+        await worker.step(status='failed', event='error', error=error)
+        assert (await store.run('run-1')).error == error
+        assert (await store.snapshots('run-1'))[1].error == error
+    stored = '{"type": "ValueError", "message": "not \\ud800 UTF-8, nor \\u0000"}'
+    sql = 'SELECT status, owner, lease_until, error FROM graphkeep_runs'
+    assert await rows(fresh_postgres_url, sql) == [
+        {'status': 'failed', 'owner': None, 'lease_until': None, 'error': stored}
+    ]
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        r'"\u0000 and \ud800 and \udc00\ud800"',
+        '[1.0,1,1e2,1E+2,-0.0,0.10000000000000000055511151231257827,123456789012345678901234567890]',
+        '"Größe 🙂 \u2028"',
+        r'"\/ \u002f \""',
+        '{"b":1,"a":2,"b":3}',
+        '{ "spaces" :\t[ 1 , 2 ]\n}',
+    ],
+)
+async def test_payloads_are_stored_byte_for_byte(fresh_postgres_url: str, value: str) -> None:
+    state = value.encode()
+    async with PostgresStore(fresh_postgres_url) as store:
+        worker = Worker(store)
+        await worker.create(state={'value': state})
+        assert state in worker.texts[0]
+        assert (await store.snapshots('run-1'))[0].data == worker.texts[0]
+    [stored] = await rows(fresh_postgres_url, 'SELECT data FROM graphkeep_snapshots')
+    assert stored['data'].encode() == worker.texts[0]
+
+
+async def test_the_tables_are_as_they_should_be(fresh_postgres_url: str) -> None:
+    async with PostgresStore(fresh_postgres_url):
+        pass
+    columns = await rows(
+        fresh_postgres_url,
+        """
+        SELECT relname || '.' || attname AS name, format_type(atttypid, atttypmod) AS type,
+               attcompression::text AS compression
+        FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+        WHERE relname LIKE 'graphkeep%' AND relkind = 'r' AND attnum > 0
+        """,
+    )
+    types = {column['name']: column['type'] for column in columns}
+    assert types['graphkeep_snapshots.data'] == 'json'
+    assert types['graphkeep_snapshots.error'] == types['graphkeep_runs.error'] == 'json'
+    assert types['graphkeep_runs.labels'] == 'jsonb'
+    assert {kind for name, kind in types.items() if name.endswith(('_at', 'until'))} == {
+        'timestamp with time zone'
+    }
+    [server] = await rows(
+        fresh_postgres_url,
+        "SELECT 'lz4' = ANY (enumvals) AS lz4 FROM pg_settings "
+        "WHERE name = 'default_toast_compression'",
+    )
+    compression = {column['name']: column['compression'] for column in columns}
+    assert compression['graphkeep_snapshots.data'] == ('l' if server['lz4'] else '')
+    [table] = await rows(
+        fresh_postgres_url, "SELECT reloptions FROM pg_class WHERE relname = 'graphkeep_runs'"
+    )
+    assert table['reloptions'] == ['fillfactor=70']
+
+
+async def test_steps_touch_no_index_of_the_header(fresh_postgres_url: str) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        workers = [Worker(store, f'run-{number}') for number in range(5)]
+        for worker in workers:
+            await worker.create(graph='g', labels={'customer': 'x' * 50})
+        for _ in range(60):
+            await asyncio.gather(*(worker.step(node='Node') for worker in workers))
+        await store.renew([worker.claim for worker in workers])
+
+    async def written() -> tuple[int, int]:
+        [row] = await rows(
+            fresh_postgres_url,
+            'SELECT n_tup_upd AS all, n_tup_hot_upd AS hot FROM pg_stat_user_tables '
+            "WHERE relname = 'graphkeep_runs'",
+        )
+        return row['all'], row['hot']
+
+    async def counted() -> bool:
+        return (await written())[0] >= 305
+
+    await eventually(counted, what='the server counts its updates', timeout=30)
+    updates, hot = await written()
+    # A page that has just filled up is left once.
+    assert updates - 10 <= hot <= updates
+
+
+async def transactions(connection: asyncpg.Connection) -> int:
+    """The number of a write transaction of our own, which is one more each time."""
+    row = await connection.fetchrow('SELECT pg_current_xact_id()::text')
+    assert row is not None
+    return int(row[0])
+
+
+async def test_an_undisturbed_run_is_one_transaction_a_commit(fresh_postgres_url: str) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        worker = Worker(store)
+        await worker.create()
+        async with tool(fresh_postgres_url) as connection:
+            before = await transactions(connection)
+            for _ in range(20):
+                await worker.step()
+            after = await transactions(connection)
+    assert after - before - 1 == 20
+    sql = 'SELECT xmin::text FROM graphkeep_runs UNION ALL SELECT xmin::text FROM '
+    newest = await rows(fresh_postgres_url, sql + 'graphkeep_snapshots WHERE seq = 20')
+    assert newest[0] == newest[1]
+
+
+async def test_commits_of_many_runs_share_a_transaction(fresh_postgres_url: str) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        workers = [Worker(store, f'run-{number}') for number in range(64)]
+        for worker in workers:
+            await worker.create()
+        await asyncio.gather(*(worker.step() for worker in workers))
+        for worker in workers[:3]:
+            await worker.check()
+    sql = 'SELECT DISTINCT xmin::text FROM graphkeep_snapshots WHERE seq = 1'
+    assert len(await rows(fresh_postgres_url, sql)) == 1
+
+
+async def test_a_full_snapshot_drops_older_ones_in_its_own_transaction(
+    fresh_postgres_url: str,
+) -> None:
+    async with PostgresStore(fresh_postgres_url, history='latest') as store:
+        one, other = Worker(store, 'one'), Worker(store, 'other')
+        for worker in (one, other):
+            await worker.create()
+            await worker.step()
+        commits = [one.commit(kind='full', history='latest'), other.commit(history='latest')]
+        endings = await asyncio.gather(*map(store.append, commits))
+        assert [ending.error for ending in endings] == [None, None]
+    left = await rows(fresh_postgres_url, 'SELECT run_id, seq FROM graphkeep_snapshots')
+    assert sorted((row['run_id'], row['seq']) for row in left) == [
+        ('one', 2),
+        ('other', 0),
+        ('other', 1),
+        ('other', 2),
+    ]
+
+
+async def test_a_full_snapshot_that_is_refused_drops_nothing(fresh_postgres_url: str) -> None:
+    async with PostgresStore(fresh_postgres_url, history='latest') as store:
+        worker = Worker(store)
+        await worker.create()
+        await worker.step()
+        await store.cancel('run-1')
+        ending = await store.append(worker.commit(kind='full', history='latest'))
+        assert isinstance(ending.error, LeaseLostError)
+        assert [s.seq for s in await store.snapshots('run-1')] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'index'),
+    [
+        ('labels @> \'{"a":"b"}\'::text::jsonb', 'graphkeep_runs_labels'),
+        ("status = 'running'", 'graphkeep_runs_status'),
+        ("parent_run_id = 'x'", 'graphkeep_runs_parent'),
+        ("(created_at, run_id) < (now(), 'x')", 'graphkeep_runs_newest'),
+    ],
+)
+async def test_what_is_looked_for_has_an_index(
+    fresh_postgres_url: str, wanted: str, index: str
+) -> None:
+    async with PostgresStore(fresh_postgres_url):
+        pass
+    async with tool(fresh_postgres_url) as connection:
+        await connection.execute('SET enable_seqscan = off; SET enable_sort = off')
+        plan = await connection.fetch(f'EXPLAIN SELECT 1 FROM graphkeep_runs WHERE {wanted}')
+    assert index in str(plan)
+
+
+# --- commits that are refused, and that are in flight ---------------------------------------------
+
+
+async def test_a_payload_that_the_server_refuses_fails_alone(fresh_postgres_url: str) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        workers = [Worker(store, f'run-{number}') for number in range(5)]
+        for worker in workers:
+            await worker.create()
+        commits = [worker.commit() for worker in workers]
+        object.__setattr__(commits[1].draft, 'data', b'{"secret": NaN}')
+        object.__setattr__(commits[3].draft, 'data', b'"\xff"')
+        endings = await asyncio.gather(*map(store.append, commits))
+        refused = [type(ending.error) for ending in endings]
+        assert refused == [type(None), StoreWriteError, type(None), StoreWriteError, type(None)]
+        assert 'secret' not in str(endings[1].error)
+        for number in (0, 2, 4):
+            workers[number].written(commits[number])
+        for worker in workers:
+            await worker.check()
+            await worker.step()
+
+
+async def test_a_value_that_the_driver_refuses_fails_alone(fresh_postgres_url: str) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        workers = [Worker(store, f'run-{number}') for number in range(3)]
+        for worker in workers:
+            await worker.create()
+        commits = [worker.commit() for worker in workers]
+        object.__setattr__(commits[1].draft, 'started_at', 'yesterday')
+        endings = await asyncio.gather(*map(store.append, commits))
+        assert [ending.error is None for ending in endings] == [True, False, True]
+        assert isinstance(endings[1].error, StoreError)
+        assert (await store.run('run-1')).seq == 0
+        await workers[1].step()
+
+
+async def blocked(url: str) -> bool:
+    """Whether somebody waits for a lock."""
+    return bool(await rows(url, 'SELECT 1 FROM pg_locks WHERE NOT granted'))
+
+
+async def test_a_claim_that_waited_for_a_commit_has_its_snapshot(fresh_postgres_url: str) -> None:
+    url = fresh_postgres_url
+    async with PostgresStore(url) as store, tool(url) as other:
+        worker = Worker(store)
+        await worker.create()
+        await worker.step()
+        commit = worker.commit(status='failed', event='error', error={'type': 'ValueError'})
+        # The lease has passed, and just now the owner commits after all.
+        await other.execute('UPDATE graphkeep_runs SET lease_until = NULL')
+        async with other.transaction():
+            await other.execute("UPDATE graphkeep_runs SET seq = 2, status = 'failed'")
+            await other.execute(
+                "INSERT INTO graphkeep_snapshots SELECT run_id, 2, 'delta', 'error', "
+                '$1::text::json, NULL, NULL, NULL, NULL, NULL, now() FROM graphkeep_runs',
+                commit.draft.data.decode(),
+            )
+            claim = asyncio.ensure_future(worker.successor().take(allow=('ready', 'failed')))
+            await eventually(lambda: blocked(url), what='the claim waits')
+        claimed = await claim
+        assert claimed.run.seq == 2
+        assert [snapshot.seq for snapshot in claimed.snapshots] == [0, 1, 2]
+
+
+async def test_a_delete_that_waited_for_a_commit_leaves_nothing(fresh_postgres_url: str) -> None:
+    url = fresh_postgres_url
+    async with PostgresStore(url) as store, tool(url) as other:
+        await Worker(store).create()
+        async with other.transaction():
+            await other.execute('UPDATE graphkeep_runs SET seq = 1')
+            await other.execute(
+                "INSERT INTO graphkeep_snapshots SELECT run_id, 1, 'delta', 'step', '{}', NULL, "
+                'NULL, NULL, NULL, NULL, now() FROM graphkeep_runs'
+            )
+            deleting = asyncio.ensure_future(store.delete('run-1', force=True))
+            await eventually(lambda: blocked(url), what='the delete waits')
+        await deleting
+        assert await rows(url, 'SELECT * FROM graphkeep_snapshots') == []
+        await Worker(store).create()
+
+
+async def test_writers_of_the_same_runs_do_not_lock_each_other_out(
+    fresh_postgres_url: str,
+) -> None:
+    url = fresh_postgres_url
+    async with PostgresStore(url) as store, PostgresStore(url) as other:
+        workers = [Worker(store, f'run-{number}') for number in range(40)]
+        for worker in workers:
+            await worker.create()
+        claims = [worker.claim for worker in workers]
+        for _ in range(15):
+            # Both have the same claims, as a process and its zombie would, and hand their commits
+            # in from opposite ends.
+            ours = [worker.commit() for worker in workers]
+            theirs = [worker.commit() for worker in reversed(workers)]
+            writes = [store.append(commit) for commit in ours]
+            writes += [other.append(commit) for commit in theirs]
+            endings, *_ = await asyncio.gather(
+                asyncio.gather(*writes), store.renew(claims), other.renew(claims[::-1])
+            )
+            errors = [ending.error for ending in endings]
+            for worker, commit, error, zombie in zip(
+                workers, ours, errors[:40], reversed(errors[40:]), strict=True
+            ):
+                assert {type(error), type(zombie)} == {type(None), LeaseLostError}
+                worker.written(commit)
+        for worker in workers[:3]:
+            await worker.check()
+    [row] = await rows(
+        url, 'SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()'
+    )
+    assert row['deadlocks'] == 0
+
+
+# --- the schema -----------------------------------------------------------------------------------
+
+
+async def schema(url: str) -> list[dict[str, Any]]:
+    """Everything in the catalogue that has our names."""
+    columns = await rows(
+        url,
+        """
+        SELECT relname, relkind::text, reloptions::text, attname, format_type(atttypid, atttypmod),
+               attnotnull, attcompression::text, collname, pg_get_expr(adbin, adrelid) AS default
+        FROM pg_class JOIN pg_attribute ON pg_class.oid = attrelid
+        LEFT JOIN pg_collation ON pg_collation.oid = attcollation
+        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+        WHERE relname LIKE 'graphkeep%' AND attnum > 0
+        ORDER BY relname, attnum
+        """,
+    )
+    indexes = await rows(
+        url, "SELECT indexdef FROM pg_indexes WHERE tablename LIKE 'graphkeep%' ORDER BY indexdef"
+    )
+    return columns + indexes
+
+
+def with_a_step(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+    """A graphkeep that knows one schema version more."""
+
+    def newer(database: str, *, prefix: str) -> dict[int, tuple[str, ...]]:
+        known = dict(migrations(database, prefix=prefix))
+        return {**known, max(known) + 1: statements}
+
+    monkeypatch.setattr(postgres_schema, 'migrations', newer)
+
+
+@pytest.fixture
+def two_urls(postgres_server: PostgresServer) -> Iterator[tuple[str, str]]:
+    urls = postgres_server.create_database(), postgres_server.create_database()
+    yield urls
+    for url in urls:
+        postgres_server.drop_database(url)
+
+
+async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
+    two_urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, fresh = two_urls
+    async with PostgresStore(old) as store:
+        worker = Worker(store)
+        await worker.create()
+        await worker.step()
+        before = await schema(old)
+        with_a_step(
+            monkeypatch,
+            'ALTER TABLE graphkeep_runs ADD COLUMN note text',
+            'CREATE TABLE graphkeep_notes (run_id text PRIMARY KEY)',
+        )
+        async with PostgresStore(old) as newer:
+            await worker.check(store=newer)
+            await worker.step()
+        # A process of the old version, with prepared statements on the old tables, goes on.
+        await worker.check(store=store)
+    async with PostgresStore(fresh):
+        pass
+    assert await schema(old) == await schema(fresh) != before
+    assert await rows(old, 'SELECT * FROM graphkeep_meta') == [
+        {'name': 'schema_version', 'value': '2'}
+    ]
+
+
+async def test_a_migration_that_fails_changes_nothing(
+    fresh_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        worker = Worker(store)
+        await worker.create()
+    before = await schema(fresh_postgres_url)
+    with monkeypatch.context() as patch:
+        with_a_step(patch, 'ALTER TABLE graphkeep_runs ADD COLUMN note text', 'ALTER TABLE x')
+        with pytest.raises(SchemaError, match='cannot be made'):
+            await PostgresStore(fresh_postgres_url).open()
+    assert await schema(fresh_postgres_url) == before
+    async with PostgresStore(fresh_postgres_url) as store:
+        await worker.check(store=store)
+
+
+async def test_a_newer_schema_is_refused_and_left_as_it_is(
+    fresh_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        with_a_step(patch, 'CREATE TABLE graphkeep_notes (run_id text)')
+        async with PostgresStore(fresh_postgres_url):
+            pass
+    before = await schema(fresh_postgres_url)
+    with pytest.raises(SchemaError, match=r'version 2; .* up to 1\. Upgrade'):
+        await PostgresStore(fresh_postgres_url).open()
+    assert await schema(fresh_postgres_url) == before
+
+
+@pytest.mark.parametrize(
+    'table',
+    [
+        'graphkeep_meta (id integer)',
+        "graphkeep_meta (name text, value text DEFAULT 'x')",
+        'graphkeep_runs (id integer)',
+    ],
+)
+async def test_tables_of_another_program_are_not_touched(
+    fresh_postgres_url: str, table: str
+) -> None:
+    await run_sql(fresh_postgres_url, f'CREATE TABLE {table}')
+    before = await schema(fresh_postgres_url)
+    with pytest.raises(SchemaError, match='table_prefix'):
+        await PostgresStore(fresh_postgres_url).open()
+    assert await schema(fresh_postgres_url) == before
+
+
+async def test_stores_with_different_prefixes_do_not_see_each_other(
+    fresh_postgres_url: str,
+) -> None:
+    async with (
+        PostgresStore(fresh_postgres_url, table_prefix='one') as one,
+        PostgresStore(fresh_postgres_url, table_prefix='other') as other,
+    ):
+        await Worker(one).create()
+        assert len(await one.runs()) == 1
+        assert await other.runs() == []
+        await Worker(other).create()
+
+
+@pytest.mark.parametrize(
+    'prefix',
+    [
+        '',
+        '1st',
+        'Runs',
+        'a-b',
+        'a b',
+        'a"b',
+        "a'; DROP TABLE x; --",
+        'a.b',
+        'größe',
+        'x' * 33,
+        '$1',
+    ],
+)
+def test_a_prefix_that_is_no_identifier_is_refused(prefix: str) -> None:
+    with pytest.raises(ValueError, match='table_prefix'):
+        PostgresStore('postgresql://localhost/x', table_prefix=prefix)
+
+
+async def test_tables_removed_under_a_store_are_a_schema_error(fresh_postgres_url: str) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        worker = Worker(store)
+        await worker.create()
+        await run_sql(fresh_postgres_url, 'DROP TABLE graphkeep_snapshots')
+        assert isinstance((await store.append(worker.commit())).error, SchemaError)
+        with pytest.raises(SchemaError, match='graphkeep_meta'):
+            await store.document('run-1')
+
+
+@pytest.mark.parametrize('level', ['repeatable read', 'serializable'])
+async def test_many_may_set_up_at_once_whatever_the_isolation(
+    fresh_postgres_url: str, level: str
+) -> None:
+    name = name_of(fresh_postgres_url)
+    await run_sql(
+        fresh_postgres_url, f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'"
+    )
+    stores = [PostgresStore(fresh_postgres_url) for _ in range(12)]
+    await asyncio.gather(*(store.open() for store in stores))
+    worker = Worker(stores[0])
+    await worker.create()
+    await worker.step()
+    await worker.check()
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+def test_twelve_processes_may_set_up_at_once(fresh_postgres_url: str) -> None:
+    code = """
+        import asyncio, sys
+        from graphkeep import open_store
+
+        async def main():
+            sys.stdin.readline()
+            async with open_store(sys.argv[1]) as store:
+                print(len(await store.runs()))
+
+        asyncio.run(main())
+    """
+    lines = '\n'.join(line[8:] for line in code.splitlines())
+    processes = [
+        subprocess.Popen(
+            [sys.executable, '-c', lines, fresh_postgres_url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(12)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write('go\n')
+        process.stdin.flush()
+    for process in processes:
+        printed, complaint = process.communicate(timeout=120)
+        assert (process.returncode, printed, complaint) == (0, '0\n', '')
+
+
+async def test_a_database_that_cannot_hold_every_text_is_refused(
+    postgres_server: PostgresServer,
+) -> None:
+    name = f'graphkeep_ascii_{next(_numbers)}'
+    postgres_server.execute(
+        f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 "
+        "LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    url = postgres_server.url(name)
+    try:
+        with pytest.raises(SchemaError, match='SQL_ASCII'):
+            await PostgresStore(url).open()
+    finally:
+        postgres_server.drop_database(url)
+
+
+# --- roles and rights -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make_role(postgres_server: PostgresServer) -> Iterator[Callable[[str], str]]:
+    """`make_role(url)`: `url` for a new role that may connect, and create nothing."""
+    made: list[tuple[str, str]] = []
+
+    def make(url: str) -> str:
+        role, database = f'graphkeep_test_{id(made)}_{len(made)}', name_of(url)
+        postgres_server.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        made.append((role, database))
+        postgres_server.execute('REVOKE CREATE ON SCHEMA public FROM PUBLIC', dbname=database)
+        parts = urlsplit(url)
+        place = parts.netloc.rpartition('@')[2]
+        return urlunsplit(parts._replace(netloc=f'{role}:secret@{place}'))
+
+    yield make
+    for role, database in made:
+        postgres_server.execute(f'DROP OWNED BY {role}', dbname=database)
+        postgres_server.execute(f'DROP ROLE {role}')
+
+
+async def test_a_role_that_may_not_create_tables_works_where_they_are(
+    fresh_postgres_url: str, make_role: Callable[[str], str]
+) -> None:
+    url = make_role(fresh_postgres_url)
+    role = urlsplit(url).username
+    with pytest.raises(SchemaError, match='may not make them') as caught:
+        await PostgresStore(url).open()
+    assert 'secret' not in str(caught.value)
+    assert await schema(fresh_postgres_url) == []
+    async with PostgresStore(fresh_postgres_url):
+        pass
+    with pytest.raises(SchemaError, match='GRANT SELECT, INSERT, UPDATE, DELETE') as caught:
+        await PostgresStore(url).open()
+    # The message has the very statement that helps.
+    grant = str(caught.value).partition('Run: ')[2].replace('<role>', str(role))
+    await run_sql(fresh_postgres_url, grant)
+    async with PostgresStore(url) as store:
+        worker = Worker(store)
+        await worker.create()
+        await worker.step()
+        await worker.check()
+        await store.delete('run-1', force=True)
+
+
+async def test_a_role_that_may_not_write_reads(
+    fresh_postgres_url: str, make_role: Callable[[str], str]
+) -> None:
+    url = make_role(fresh_postgres_url)
+    async with PostgresStore(fresh_postgres_url) as store:
+        worker = Worker(store)
+        await worker.create()
+        await worker.step()
+        await run_sql(
+            fresh_postgres_url,
+            f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO {urlsplit(url).username}',
+        )
+        async with PostgresStore(url) as reader:
+            await worker.check(store=reader)
+            await refuses_to_write(reader, worker)
+        await worker.check()
+
+
+async def test_a_read_only_database_is_read(fresh_postgres_url: str) -> None:
+    name = name_of(fresh_postgres_url)
+    read_only = f'ALTER DATABASE {name} SET default_transaction_read_only = on'
+    async with PostgresStore(fresh_postgres_url) as store:
+        worker = Worker(store)
+        await worker.create()
+        await worker.step()
+        await run_sql(fresh_postgres_url, read_only)
+        async with PostgresStore(fresh_postgres_url) as reader:
+            await worker.check(store=reader)
+            await refuses_to_write(reader, worker)
+        with pytest.raises(SchemaError, match='read-only'):
+            await PostgresStore(fresh_postgres_url, table_prefix='other').open()
+        # This store's connections are older than the setting.
+        await worker.step()
+        await worker.check()
+
+
+async def refuses_to_write(store: PostgresStore, worker: Worker) -> None:
+    """Assert that no write goes through `store`, and each says so."""
+    other = Worker(store, 'run-2')
+    writes = {
+        'create': other.create,
+        'claim': lambda: worker.successor(store).take(),
+        'cancel': lambda: store.cancel('run-1'),
+        'delete': lambda: store.delete('run-1', force=True),
+        'release': lambda: store.release(worker.claim),
+        'renew': lambda: store.renew([worker.claim]),
+    }
+    for name, write in writes.items():
+        with pytest.raises(StoreWriteError, match='Postgres at') as caught:
+            await write()
+        assert 'secret' not in str(caught.value), name
+    ending = await store.append(worker.commit())
+    assert isinstance(ending.error, StoreWriteError)
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+async def two_runs(store: PostgresStore) -> Worker:
+    """`damaged` with three snapshots, and another run, which is returned."""
+    worker = Worker(store, 'damaged')
+    await worker.create()
+    await worker.step()
+    await worker.step()
+    other = Worker(store, 'other')
+    await other.create()
+    return other
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        "SET data = '[]'",
+        "SET data = '7'",
+        'SET data = \'{"format":1,"state":[["x",7]]}\'',
+        "SET kind = 'full', data = '{}'",
+        'SET seq = 1000',
+        "SET run_id = 'somewhere else'",
+    ],
+)
+async def test_a_damaged_snapshot_is_named_and_other_runs_go_on(
+    fresh_postgres_url: str, change: str
+) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        other = await two_runs(store)
+        await run_sql(
+            fresh_postgres_url,
+            f"UPDATE graphkeep_snapshots {change} WHERE run_id = 'damaged' AND seq = 1",
+        )
+        with pytest.raises(DamagedRunError) as caught:
+            await store.document('damaged')
+        assert caught.value.run_id == 'damaged'
+        assert caught.value.seq in (1, 2)
+        assert (await store.document('damaged', at=0)).to_json()
+        await other.step()
+        await other.check()
+        assert len(await store.runs()) == 2
+
+
+@pytest.mark.parametrize('change', ["kind = 'half'", "event = 'x'", "error = '7'"])
+async def test_damage_around_the_data_is_named(fresh_postgres_url: str, change: str) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        other = await two_runs(store)
+        await run_sql(
+            fresh_postgres_url,
+            f"UPDATE graphkeep_snapshots SET {change} WHERE run_id = 'damaged' AND seq = 1",
+        )
+        with pytest.raises(DamagedRunError, match='Snapshot 1 of run') as caught:
+            await store.snapshots('damaged')
+        assert (caught.value.run_id, caught.value.seq) == ('damaged', 1)
+        await other.step()
+        await other.check()
+
+
+@pytest.mark.parametrize('change', ["status = 'walking'", "labels = '[1]'", "error = '7'"])
+async def test_a_damaged_header_is_named_and_hides_no_other_run(
+    fresh_postgres_url: str, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        for number in range(5):
+            await Worker(store, f'earlier-{number}').create(labels={'a': 'b'})
+        await two_runs(store)
+        await run_sql(
+            fresh_postgres_url, f"UPDATE graphkeep_runs SET {change} WHERE run_id = 'damaged'"
+        )
+        for call in (store.run, store.document, store.claim):
+            with pytest.raises(DamagedRunError, match='The header of run') as caught:
+                await call('damaged')
+            assert (caught.value.run_id, caught.value.seq) == ('damaged', None)
+        with caplog.at_level(logging.WARNING, 'graphkeep'):
+            assert len(await store.runs(limit=6)) == 6
+        assert "run 'damaged'" in caplog.text
+        assert len(await store.runs(labels={'a': 'b'})) == 5
+
+
+async def test_a_snapshot_in_the_place_of_the_next_is_damage(fresh_postgres_url: str) -> None:
+    async with PostgresStore(fresh_postgres_url) as store:
+        other = await two_runs(store)
+        worker = Worker(store, 'next')
+        await worker.create()
+        await run_sql(
+            fresh_postgres_url,
+            "UPDATE graphkeep_snapshots SET run_id = 'next', seq = 1 WHERE seq = 2; "
+            "UPDATE graphkeep_snapshots SET run_id = 'third', seq = 0 WHERE seq = 1 "
+            "AND run_id = 'damaged'",
+        )
+        commits = [worker.commit(), other.commit()]
+        endings = await asyncio.gather(*map(store.append, commits))
+        assert isinstance(endings[0].error, DamagedRunError)
+        assert (endings[0].error.run_id, endings[0].error.seq) == ('next', 1)
+        assert endings[1].error is None
+        assert (await store.run('next')).seq == 0
+        with pytest.raises(DamagedRunError, match="Snapshot 0 of run 'third'"):
+            await Worker(store, 'third').create()
+
+
+async def test_a_payload_lost_on_the_disk_is_named_and_other_runs_go_on(
+    make_postgres: Callable[..., PostgresServer],
+) -> None:
+    server = make_postgres()
+    url = server.create_database()
+    async with PostgresStore(url) as store:
+        worker, other = Worker(store, 'damaged'), Worker(store, 'other')
+        await worker.create()
+        await other.create()
+        await worker.step()
+        # Too large for its row, and not to be compressed: it goes to the table's own side table.
+        noise = ''.join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(4_000))
+        await worker.step(state={'noise': noise})
+        await worker.step()
+    [place] = await rows(
+        url,
+        "SELECT current_setting('data_directory') AS folder, pg_relation_filepath(reltoastrelid) "
+        "AS file FROM pg_class WHERE relname = 'graphkeep_snapshots'",
+    )
+    server.stop()
+    file = Path(place['folder']) / place['file']
+    size = file.stat().st_size
+    assert size > 0
+    file.write_bytes(b'\0' * size)
+    server.start()
+    async with PostgresStore(url) as store:
+        for call in (store.document, store.snapshots, store.claim):
+            await store.release(worker.claim)
+            with pytest.raises(DamagedRunError) as caught:
+                await call('damaged')
+            assert (caught.value.run_id, caught.value.seq) == ('damaged', 2)
+        assert (await store.document('damaged', at=1)).to_json() == worker.texts[1]
+        # The claim was refused as a whole.
+        assert (await store.run('damaged')).status == 'ready'
+        other = other.successor(store)
+        assert len(await store.runs()) == 2
+        await other.store.cancel('other')
