@@ -28,8 +28,10 @@ from tests.test_codec_types import (
     Color,
     Configured,
     Counted,
+    Derived,
     Dog,
     Draft,
+    Excluding,
     Item,
     Open,
     Pet,
@@ -214,6 +216,24 @@ def test_decoded_values_share_nothing() -> None:
     one, two = codec.decode(parts), codec.decode(parts)
     one.children.append(Tree(3))
     assert len(two.children) == 1
+
+
+@pytest.mark.parametrize(
+    ('value', 'name'), [(Derived(2), 'twice'), (Excluding(a=1), 'hidden')], ids=['init', 'exclude']
+)
+def test_a_field_that_is_never_dumped_is_looked_at_all_the_same(value: Any, name: str) -> None:
+    """Its change shows in no byte."""
+    holder = make_dataclass('Holder', [('items', list[type(value)])])
+    for type_, held in ((type(value), value), (holder, holder([value]))):
+        codec = Codec[Any](type_, path='state')
+        parts: Any = codec.encode(held).parts
+        codec.encode(held, previous=parts)
+        target = held if type_ is not holder else held.items[0]
+        setattr(target, name, 77)
+        with pytest.raises(LossyStateError) as caught:
+            codec.encode(held, previous=parts)
+        assert caught.value.path.endswith(name)
+        setattr(target, name, 4 if name == 'twice' else 0)
 
 
 class Probe:

@@ -171,6 +171,15 @@ class Counted:
     count: int = field(init=False, default=3)
 
 
+@dataclass
+class Derived:
+    a: int
+    twice: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.twice = self.a * 2
+
+
 @dataclass(slots=True)
 class Slotted:
     a: int
@@ -406,6 +415,7 @@ KEPT: list[tuple[Any, Any]] = [
     (Holder, Holder('x')),
     (Tree, Tree(1, [Tree(2)])),
     (Counted, Counted(1)),
+    (Derived, Derived(2)),
     (Slotted, Slotted(1)),
     (FrozenPoint, FrozenPoint(a=1)),
     (Checked, Checked(1)),
@@ -554,6 +564,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Annotated[str, StringConstraints(strip_whitespace=True)], ' x', ''),
     (Annotated[int, PlainSerializer(lambda value: value // 2)], 3, ''),
     (Growing, Growing(1), '.a'),
+    (Derived, with_attribute(Derived(1), twice=7), '.twice'),
     (Stripping, Stripping.model_construct(text=' x'), '.text'),
     (Stripping, Stripping.model_construct(text='x', texts=['y', ' z']), '.texts[1]'),
     (Strict, Strict.model_construct(d=NOON, f=float('nan'), b=b'', s=set()), '.f'),

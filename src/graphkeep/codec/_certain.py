@@ -16,6 +16,7 @@ from typing import Any, cast
 from pydantic_core import TzInfo
 
 from ._schema import Schema, definitions_of, fields_of
+from ._storable import hidden_fields
 
 __all__ = ('Certain', 'compile_certain', 'hooks_of', 'never')
 
@@ -240,9 +241,8 @@ class _Compiler:
 
     def _attributes(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
         fields = fields_of(schema)
-        for _, field in fields:
-            if any(field.get(key) for key in ('serialization_exclude', 'init_only', 'frozen_init')):
-                return never
+        if hidden_fields(schema) or any(field.get('init_only') for _, field in fields):
+            return never
         cls = cast('type', schema['cls'])
         checks = [(name, self.compile(field['schema'], config)) for name, field in fields]
         declared = frozenset(name for name, _ in fields)

@@ -6,13 +6,13 @@ import dataclasses
 import typing
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 from pydantic_graph import BaseNode
 
 from ..errors import CodecError, LossyStateError, UnstorableTypeError
-from ._codec import Codec, joined
+from ._codec import Codec, Parts, joined
 from ._exact import undeclared
 
 __all__ = ('NodeCodec', 'UnknownNodeError')
@@ -36,22 +36,31 @@ class NodeCodec:
 
     Args:
         nodes: Node classes by id; a generic node may be given as an alias, `Fetch[int]`.
-        namespace: Local names that forward references in the nodes may use.
+        namespace: Names that forward references in the nodes may use.
+        verify: As for `Codec`.
 
     Raises:
         UnstorableTypeError: A node has a field that cannot be stored, or attributes but no fields.
     """
 
     def __init__(
-        self, nodes: Mapping[str, Any], *, namespace: Mapping[str, Any] | None = None
+        self,
+        nodes: Mapping[str, Any],
+        *,
+        namespace: Mapping[str, Any] | None = None,
+        verify: Literal['changed', 'always'] = 'changed',
     ) -> None:
+        # A node is encoded when it is to run next, and again when it runs: checked once.
+        self._last: dict[str, Parts] = {}
         self._codecs: dict[str, Codec[Any] | _Bare] = {}
         self._ids: dict[type, str] = {}
         for node_id, node in nodes.items():
             cls = cast('type', typing.get_origin(node) or node)
             self._ids[cls] = node_id
             if _has_fields(cls):
-                self._codecs[node_id] = Codec[Any](node, path=node_id, namespace=namespace)
+                self._codecs[node_id] = Codec[Any](
+                    node, path=node_id, namespace=namespace, verify=verify
+                )
             else:
                 self._codecs[node_id] = _Bare(cls, node_id)
 
@@ -69,10 +78,11 @@ class NodeCodec:
                 path=name,
             )
         with _without_snapshot_id(node):
-            parts = self._codecs[node_id].encode(node).parts
-        if isinstance(parts, dict):
-            return node_id, joined(cast('dict[str, bytes]', parts))
-        return node_id, parts
+            previous = self._last.get(node_id)
+            # No tails: nothing is passed as seen.
+            parts = cast('Parts', self._codecs[node_id].encode(node, previous=previous).parts)
+        self._last[node_id] = parts
+        return node_id, joined(parts) if isinstance(parts, Mapping) else bytes(parts)
 
     def decode(self, node_id: str, inputs: bytes) -> Node:
         """A new node.
@@ -104,7 +114,7 @@ class _Bare:
         self._cls = cls
         self._node_id = node_id
 
-    def encode(self, node: Any) -> _Empty:
+    def encode(self, node: Any, *, previous: Parts | None = None) -> _Empty:
         for name, _ in undeclared(node, ()):
             raise LossyStateError(
                 f'`{self._node_id}.{name}` was set on a node without declared fields and would be '

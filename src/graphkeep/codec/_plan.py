@@ -14,7 +14,7 @@ from ._coder import Coder
 from ._fields import Field
 from ._markers import APPEND_ONLY
 from ._schema import Schema, core_schema, definitions_of, fields_of
-from ._storable import hides, refuse_unstorable
+from ._storable import hidden_fields, hides, refuse_unstorable
 
 __all__ = ('Plan', 'plan_for')
 
@@ -84,7 +84,7 @@ def _make(type_: Any, path: str, namespace: Mapping[str, Any] | None) -> Plan:
     return Plan(
         coder=coder,
         certain=certain,
-        hides=hidden and any(each.get('serialization_exclude') for each in declared.values()),
+        hides=bool(hidden_fields(cut.schema)),
         cls=dict if cut.schema['type'] == 'typed-dict' else cast('type', cut.schema['cls']),
         fields=tuple(
             _field(
@@ -100,7 +100,7 @@ def _make(type_: Any, path: str, namespace: Mapping[str, Any] | None) -> Plan:
             if not each.get('init_only') and not each.get('serialization_exclude')
         ),
         hooked=cut.hooked or any(each.get('init_only') for each in declared.values()),
-        declared=frozenset(declared),
+        declared=frozenset(declared) | frozenset(hidden_fields(cut.schema)),
     )
 
 

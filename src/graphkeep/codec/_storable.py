@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import cast
 
 from ..errors import UnstorableTypeError
 from ._schema import Schema, children, definitions_of, fields_of, put_it_in_deps
 
-__all__ = ('hides', 'refuse_unstorable')
+__all__ = ('hidden_fields', 'hides', 'refuse_unstorable')
 
 _UNSTORABLE = {
     'arguments': 'call arguments',
@@ -94,6 +95,20 @@ class _Search:
         return None
 
 
+def hidden_fields(schema: Schema) -> list[str]:
+    """The fields of a class that are never dumped: excluded ones, and those of a dataclass that
+    have `init=False` and no default, which pydantic passes over.
+
+    Private names are left out: pydantic-ai's files keep caches in such fields.
+    """
+    fields = dict(fields_of(schema))
+    hidden = [name for name, field in fields.items() if field.get('serialization_exclude')]
+    if schema.get('type') == 'dataclass':
+        declared = dataclasses.fields(schema['cls'])
+        hidden += [each.name for each in declared if each.name not in fields]
+    return [name for name in hidden if not name.startswith('_')]
+
+
 def hides(schema: Schema) -> bool:
     """Whether a schema has a field that is never dumped, so that its loss would show in no byte.
 
@@ -109,8 +124,7 @@ def hides(schema: Schema) -> bool:
                 continue
             seen.add(ref)
             each = definitions[ref]
-        for name, field in fields_of(each):
-            if field.get('serialization_exclude') and not name.startswith('_'):
-                return True
+        if hidden_fields(each):
+            return True
         waiting.extend(children(each))
     return False
