@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple, cast, get_args
@@ -217,23 +217,18 @@ def _object(text: str | bool) -> Mapping[str, Any] | None:
 
 def read_data(run_id: str, reply: Sequence[bytes]) -> list[SnapshotData]:
     """As `read_snapshots`, without what is not needed to put a document together."""
-    seqs, sizes, metas, data = reply[:4]
     found: list[SnapshotData] = []
-    meta_at = data_at = 0
-    numbers = map(int, sizes.split())
+    at = 0
+    ids, sizes, metas, data = reply[:4]
     try:
-        for seq, meta_size, data_size in zip(seqs.split(), numbers, numbers, strict=True):
-            if metas.startswith(b'["delta",', meta_at):
-                kind = 'delta'
-            elif metas.startswith(b'["full",', meta_at):
-                kind = 'full'
-            else:
+        for name, meta, size in _entries(ids, metas, sizes):
+            kind = 'delta' if meta.startswith(b'["delta",') else 'full'
+            if kind == 'full' and not meta.startswith(b'["full",'):
                 raise ValueError('it has no kind')
-            found.append(SnapshotData(int(seq), kind, data[data_at : data_at + data_size]))
-            meta_at += meta_size + 1
-            data_at += data_size
+            found.append(SnapshotData(_seq(name), kind, data[at : at + size]))
+            at += size
     except ValueError:
-        raise _damage(run_id, seqs, sizes, metas) from None
+        raise _damage(run_id, ids, metas) from None
     return found
 
 
@@ -243,56 +238,62 @@ def read_snapshots(run_id: str, reply: Sequence[bytes]) -> list[Snapshot]:
     Raises:
         DamagedRunError: One of them is not what graphkeep writes; names it.
     """
-    seqs, sizes, metas, data = reply[:4]
-    try:
-        rows: list[Any] = json.loads(b'[%b]' % metas)
-        return _snapshots([int(seq) for seq in seqs.split()], sizes, rows, data)
-    except (ValueError, TypeError, OverflowError):
-        raise _damage(run_id, seqs, sizes, metas) from None
-
-
-def _snapshots(seqs: list[int], sizes: bytes, rows: list[Any], data: bytes) -> list[Snapshot]:
     found: list[Snapshot] = []
     at = 0
-    for seq, size, row in zip(seqs, map(int, sizes.split()[1::2]), rows, strict=True):
-        kind, event, node, task, started_at, duration, error, created_at = row
-        if kind not in _KINDS:
-            raise ValueError(f'its kind is {kind!r}')
-        found.append(
-            Snapshot(
-                seq=seq,
-                kind=kind,
-                event=event,
-                data=data[at : at + size],
-                node=node,
-                task=task,
-                started_at=None if started_at is None else _time(started_at),
-                duration=duration,
-                error=error,
-                created_at=_time(created_at),
-            )
-        )
-        at += size
+    ids, sizes, metas, data = reply[:4]
+    try:
+        for name, meta, size in _entries(ids, metas, sizes):
+            found.append(_snapshot(_seq(name), meta, data[at : at + size]))
+            at += size
+    except (ValueError, TypeError, OverflowError):
+        raise _damage(run_id, ids, metas) from None
     return found
 
 
-def _damage(run_id: str, seqs: bytes, sizes: bytes, metas: bytes) -> DamagedRunError:
+def _entries(ids: bytes, metas: bytes, sizes: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    # No entry and an empty meta look the same.
+    lines = metas.split(b'\n') if ids else []
+    return zip(ids.split(), lines, map(int, sizes.split()), strict=True)
+
+
+def _seq(name: bytes) -> int:
+    if not name.endswith(b'-1'):
+        raise ValueError('it is not an entry of ours')
+    return int(name[:-2])
+
+
+def _snapshot(seq: int, meta: bytes, data: bytes) -> Snapshot:
+    kind, event, node, task, started_at, duration, error, created_at = json.loads(meta)
+    if kind not in _KINDS:
+        raise ValueError(f'its kind is {kind!r}')
+    return Snapshot(
+        seq=seq,
+        kind=kind,
+        event=event,
+        data=data,
+        node=node,
+        task=task,
+        started_at=None if started_at is None else _time(started_at),
+        duration=duration,
+        error=error,
+        created_at=_time(created_at),
+    )
+
+
+def _damage(run_id: str, ids: bytes, metas: bytes) -> DamagedRunError:
     """Which of the entries of a reply is the one that cannot be read."""
-    at = 0
-    last = -1
-    for name, size in zip(seqs.split(), map(int, sizes.split()[::2]), strict=True):
-        meta = metas[at : at + size]
-        at += size + 1
-        if not name.isdigit():
-            reason = f'after it, the log has an entry {name.decode()} that graphkeep did not write'
-            return DamagedRunError(run_id=run_id, seq=last, reason=reason)
-        last = int(name)
-        if not meta:
-            reason = 'its entry does not have the fields meta and data'
-            return DamagedRunError(run_id=run_id, seq=last, reason=reason)
+    seq, reason = -1, 'the log is damaged'
+    # A damaged meta may have a line break of its own: it is the first that cannot be read.
+    for name, meta in zip(ids.split(), metas.split(b'\n'), strict=False):
         try:
-            _snapshots([last], b'0 0', [json.loads(meta)], b'')
+            seq = _seq(name)
+            if not meta:
+                reason = 'its entry does not have the fields meta and data'
+                break
+            _snapshot(seq, meta, b'')
         except (ValueError, TypeError, OverflowError) as e:
             reason = f'its meta is damaged ({e})'
-            return DamagedRunError(run_id=run_id, seq=last, reason=reason)
-    return DamagedRunError(run_id=run_id, seq=last, reason='the log is damaged')
+            if not name.endswith(b'-1'):
+                reason = f'an entry {name.decode()} comes after it that graphkeep did not write'
+            break
+    return DamagedRunError(run_id=run_id, seq=seq, reason=reason)
