@@ -69,7 +69,7 @@ class Writer:
             self.connection = file.connect()
             try:
                 self._check_version()
-                self._set_modes()
+                self._check_modes()
                 self._migrate()
                 self._checkpointer = file.connect()
             except BaseException:
@@ -173,8 +173,8 @@ class Writer:
                 ) from e
             raise
 
-    def _set_modes(self) -> None:
-        """Set the modes, and see that they are in force: SQLite may keep others without a word."""
+    def _check_modes(self) -> None:
+        """See that the modes are in force: SQLite may keep others without a word."""
         connection = self.connection
         mode = _value(connection, 'PRAGMA journal_mode')
         if mode != 'wal' and (mode := self._to_wal()) != 'wal':
@@ -183,10 +183,6 @@ class Writer:
                 'needs WAL: put it on a local file system'
             )
         wanted = {'FULL': 2, 'NORMAL': 1}[self._file.synchronous]
-        connection.execute(f'PRAGMA synchronous = {self._file.synchronous}')
-        if self._file.synchronous == 'FULL':
-            # macOS: a plain fsync leaves the data in the drive's cache. Does nothing elsewhere.
-            connection.execute('PRAGMA fullfsync = ON')
         if (found := _value(connection, 'PRAGMA synchronous')) != wanted:
             raise StoreError(
                 f'SQLite file {str(self._file.path)!r} has synchronous={found}, not {wanted}'

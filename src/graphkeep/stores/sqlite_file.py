@@ -45,7 +45,12 @@ class SQLiteFile:
         """A connection without implicit transactions that leaves the WAL alone."""
         connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
-            connection.execute('PRAGMA wal_autocheckpoint = 0').close()
+            connection.execute('PRAGMA wal_autocheckpoint = 0')
+            # Of every connection: whichever is closed last writes the WAL back.
+            connection.execute(f'PRAGMA synchronous = {self.synchronous}')
+            if self.synchronous == 'FULL':
+                # macOS: a plain fsync leaves the data in the drive's cache. No effect elsewhere.
+                connection.execute('PRAGMA fullfsync = ON')
         except BaseException:
             connection.close()
             raise
