@@ -85,9 +85,11 @@ def meaning(error: Exception, *, where: str, prefix: str, writes: bool) -> Store
             f'Postgres at {where} cannot be reached: {_text(error)}. Is it running, and is the '
             'address right?'
         )
-    if isinstance(error, asyncpg.OutdatedSchemaCacheError):
-        return StoreUnavailableError(f'The tables at {where} were migrated during this call.')
     text = _text(error)
+    if isinstance(error, asyncpg.InternalClientError):
+        # The tables were migrated during the call; or the server ended the connection, and the
+        # driver has read its word but not yet the end.
+        return StoreUnavailableError(f'The connection to Postgres at {where} broke: {text}.')
     if isinstance(error, asyncpg.InterfaceError) and not isinstance(error, ValueError):
         if text.startswith('pool is clos'):
             return StoreClosedError(

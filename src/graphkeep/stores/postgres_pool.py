@@ -174,6 +174,9 @@ class Connections:
             connection = await self._acquire(pool)
             try:
                 yield connection
+            except asyncpg.InternalClientError:
+                _end(connection)
+                raise
             finally:
                 await pool.release(connection)
         except StoreError:
@@ -192,7 +195,9 @@ class Connections:
             connection = await self._take_kept(pool)
             try:
                 yield connection
-            except BaseException:
+            except BaseException as e:
+                if isinstance(e, asyncpg.InternalClientError):
+                    _end(connection)
                 await pool.release(connection)
                 raise
             # The last free connection is not kept: the other calls need one.
@@ -227,6 +232,9 @@ class Connections:
         except DRIVER_ERRORS:
             # A connection that is broken already cannot end in order, and need not.
             pool.terminate()
+        except BaseException:
+            pool.terminate()
+            raise
 
     async def _take_kept(self, pool: _Pool) -> Connection:
         if self._kept is not None:
@@ -235,7 +243,7 @@ class Connections:
             with suppress(asyncpg.InterfaceError):
                 if not connection.is_closed() and monotonic() - since < _IDLE:
                     return connection
-                connection.terminate()
+            _end(connection)
         return await self._acquire(pool)
 
     async def _acquire(self, pool: _Pool) -> Connection:
@@ -274,6 +282,12 @@ def check_url(url: str) -> str:
             'with special characters in the password percent-encoded'
         ) from None
     return url
+
+
+def _end(connection: Connection) -> None:
+    """Cut a connection that nobody can use any more, before it goes back to its pool."""
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()
 
 
 def _server_settings(url: str) -> dict[str, str]:
