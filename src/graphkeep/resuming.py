@@ -217,7 +217,8 @@ class _Recovery:
                 logger.warning('run %r was continued and raised', run_id, exc_info=e)
                 self.ended.append(Recovered(run_id=run_id, graph=name, error=e))
             else:
-                self.ended.append(Recovered(run_id=run_id, graph=name, result=result))
+                if _ran_here(handle):
+                    self.ended.append(Recovered(run_id=run_id, graph=name, result=result))
 
 
 async def _all_runs(store: Store, graph: str, *, ready: bool) -> list[Run]:
@@ -234,6 +235,12 @@ async def _all_runs(store: Store, graph: str, *, ready: bool) -> list[Run]:
         if len(page) < _PAGE:
             return found
         after = page[-1]
+
+
+def _ran_here(handle: Handle) -> bool:
+    """Whether the run went on under this handle, and had not ended elsewhere since we looked."""
+    # Of kept builder graphs this is not known.
+    return getattr(handle, 'has_run', True)
 
 
 def _renewed(seen: Run, now: Run) -> bool:

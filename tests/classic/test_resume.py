@@ -201,8 +201,10 @@ async def test_start_or_resume_at_once(store: Store, run_id: str) -> None:
     )
 
     lost = [each for each in results if isinstance(each, BaseException)]
-    assert len(lost) == 5
-    assert all(isinstance(each, (RunExistsError, RunBusyError)) for each in lost)
+    assert len(lost) < 6
+    assert all(isinstance(each, RunBusyError) for each in lost)
+    # A late one finds the stored output.
+    assert {each.output for each in results if not isinstance(each, BaseException)} == {300}
     assert deps.ran == ['Pick', 'Price', 'Pay']
 
 

@@ -42,8 +42,13 @@ class Child:
         return message
 
     async def hears(self, key: str) -> Any:
-        """What the child says under this key, which has to be the next thing that it says."""
+        """What the child says under this key, which has to be the next thing that it says.
+
+        Its talk of renewals does not count, unless one waits for it.
+        """
         message = await self._next()
+        while 'renewed' in message and key != 'renewed':
+            message = await self._next()
         assert key in message, message.get('traceback') or message
         return message[key]
 
@@ -70,6 +75,8 @@ class Child:
     async def outcome(self) -> Any:
         """What its job gives, or the name of the error that it raises."""
         message = await self._next()
+        while 'renewed' in message:
+            message = await self._next()
         await self.status()
         return message['result'] if 'result' in message else message['error']
 

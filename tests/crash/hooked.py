@@ -9,10 +9,18 @@ from typing import Any
 
 from graphkeep import Run, Store
 from graphkeep.hooks import Hooks
-from graphkeep.runs import Commit, Draft, NewRun
+from graphkeep.runs import Claim, Commit, Draft, NewRun
 from tests.crash.trip import Journalist
 
-__all__ = ('CRASHED', 'MOMENTS', 'around_calls', 'crash_at', 'log_acknowledged')
+__all__ = (
+    'CRASHED',
+    'MOMENTS',
+    'around_calls',
+    'crash_at',
+    'log_acknowledged',
+    'park_at',
+    'tell_renewals',
+)
 
 Call = Callable[[], Awaitable[Any]]
 
@@ -36,6 +44,36 @@ def around_calls(store: Store, around: Callable[[int, str, Call], Awaitable[Any]
 
     for name in Hooks.__abstractmethods__:
         setattr(store, name, wrapped(name, getattr(store, name)))
+
+
+def park_at(store: Store, hook: str, number: int, moment: str, park: Call) -> None:
+    """Have `park()` awaited before or after the call of this number of a hook."""
+    calls = 0
+
+    async def around(_: int, name: str, call: Call) -> Any:
+        nonlocal calls
+        calls += name == hook
+        here = name == hook and calls == number
+        if here and moment == 'before':
+            await park()
+        result = await call()
+        if here and moment == 'after':
+            await park()
+        return result
+
+    around_calls(store, around)
+
+
+def tell_renewals(store: Store, say: Callable[..., None]) -> None:
+    """Say of each renewal of a claim whether it was granted."""
+    renew = store._renew
+
+    async def told_renew(claims: Sequence[Claim], ttl: float) -> Sequence[BaseException | None]:
+        errors = await renew(claims, ttl)
+        say(renewed=[error is None for error in errors])
+        return errors
+
+    setattr(store, '_renew', told_renew)
 
 
 def log_acknowledged(store: Store, journalist: Journalist) -> None:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 import graphkeep
-from tests.crash.hooked import crash_at, log_acknowledged
+from tests.crash.hooked import crash_at, log_acknowledged, park_at, tell_renewals
 from tests.crash.trip import Journalist, Outside, Pack, Trip, trip
 
 # What the children will need, and users import late.
@@ -102,6 +102,7 @@ async def travel(
     log: str | None = None,
     halts: Sequence[str] = (),
     crash: tuple[int, str] | None = None,
+    park: tuple[str, int, str] | None = None,
     **options: Any,
 ) -> dict[str, Any] | None:
     """Run the trip, or go on with it.
@@ -114,11 +115,20 @@ async def travel(
         log: Where the starts of nodes are written.
         halts: In the middle of these nodes say `halt`, and go on when told to.
         crash: Die at this call of the store, at this moment.
+        park: Before or after this call of this hook say `park`, and go on when told to.
         **options: Of the store.
     """
     store = graphkeep.open_store(url, **options)
     if crash is not None:
         crash_at(store, *crash)
+    if park is not None:
+
+        async def parked() -> None:
+            line.say(park=park)
+            await line.told()
+
+        park_at(store, *park, parked)
+    tell_renewals(store, line.say)
     deps = _outside(line, log, halts)
     async with store:
         persistence = store.persistence(run_id, graph=run_id)

@@ -88,6 +88,8 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         """Whether a failed node may run again."""
         self._reopened: Run | None = None
         """What `reopened` has loaded for the next `load_next`."""
+        self.has_run = False
+        """Whether a node has run since `reopened`."""
 
     # --- types ------------------------------------------------------------------------------------
 
@@ -189,6 +191,7 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
             pending.status = was
             raise
         self._left = None
+        self.has_run = True
         pending.begins()
         try:
             with cursor.scope(pending).entered():
@@ -255,6 +258,7 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         The next `load_next` gives what was loaded here. Errors as for `load_next`.
         """
         self._failed_too = True
+        self.has_run = False
         try:
             self._reopened = await self._load()
             cursor = self._cursor

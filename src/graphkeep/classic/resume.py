@@ -7,7 +7,7 @@ from typing import Any
 from pydantic_graph import BaseNode
 from pydantic_graph.graph import Graph, GraphRunResult
 
-from ..errors import RunNotFoundError, RunStatusError
+from ..errors import RunExistsError, RunMovedError, RunNotFoundError, RunStatusError
 from ..store import not_claimable
 from .persistence import StatePersistence
 
@@ -25,6 +25,23 @@ async def resume(
     """Continue a run to its end; with `start`, start it if it does not exist. See
     `graphkeep.resume`.
     """
+    while True:
+        try:
+            return await _go_on(graph, persistence, deps, start, state)
+        except (RunExistsError, RunMovedError) as overtaken:
+            # Between our look at the run and our claim somebody wrote to it: another process, which
+            # may be running it now, or a dead one, whose last commit has only just arrived.
+            if overtaken.run_id != persistence.run_id or persistence.has_run:
+                raise
+
+
+async def _go_on(
+    graph: Graph[Any, Any, Any],
+    persistence: StatePersistence[Any, Any],
+    deps: Any,
+    start: BaseNode[Any, Any, Any] | None,
+    state: Any,
+) -> GraphRunResult[Any, Any]:
     persistence.set_graph_types(graph)
     async with persistence.reopened() as opened:
         if opened is None:
