@@ -43,7 +43,7 @@ async def resume(
     graph: Graph[StateT, DepsT, RunEndT],
     persistence: Handle,
     *,
-    deps: DepsT | None = None,
+    deps: DepsT = None,
     start: BaseNode[StateT, DepsT, RunEndT] | None = None,
     state: StateT | None = None,
 ) -> GraphRunResult[StateT, RunEndT]: ...
@@ -54,7 +54,7 @@ async def resume(
     graph: PersistentGraph[StateT, DepsT, InputT, RunEndT],
     persistence: Handle,
     *,
-    deps: DepsT | None = None,
+    deps: DepsT = None,
 ) -> RunEndT: ...
 
 

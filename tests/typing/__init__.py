@@ -1,0 +1,1 @@
+"""Code that is never run: what the type checker says of it is the test (`make types`)."""
