@@ -1,0 +1,205 @@
+"""Kills a run twice, and shows that nothing is lost: `make demo`.
+
+    python demo.py
+    STORE=postgresql://… python demo.py
+    STORE=redis://… python demo.py
+
+Without `STORE` the run is kept in a SQLite file, in a temporary folder. Ends with 1 if a promise
+was not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import show
+from children import started
+from outbox import read_mails
+from promises import Evidence, Kept, Kill, Process, check, committed, ran_again
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+import graphkeep
+
+KILLS = ('Research T-1007', 'File T-1018')
+"""After a tool has answered and before the model has; after a mail was sent and before the step is
+committed.
+"""
+PATIENCE = 120.0
+"""Seconds after which the demo gives up."""
+
+T = TypeVar('T')
+
+
+class DemoError(Exception):
+    """Something other than a promise is in the way."""
+
+
+async def demo(console: Console, url: str, folder: Path, *, pace: float) -> bool:
+    """Run, kill and go on, twice; and beside it the same work undisturbed. Whether all is well."""
+    run_id = f'triage-{secrets.token_hex(4)}'
+    async with graphkeep.open_store(url) as store:
+        console.print(f'Thirty tickets, an agent with two tools: run [b]{run_id}[/] in {store!r}.')
+        (processes, kills), undisturbed = await asyncio.gather(
+            disturbed(console, store, run_id, url, folder / 'outbox.jsonl', pace=pace),
+            alone(run_id, folder),
+        )
+        kept = await read(store, run_id)
+        final = len((await store.document(run_id)).to_json())
+        copies = 0
+        for snapshot in kept.snapshots:
+            copies += len((await store.document(run_id, at=snapshot.seq)).to_json())
+    stored = sum(len(snapshot.data) for snapshot in kept.snapshots)
+    steps = committed(kept)
+    mails = read_mails(folder / 'outbox.jsonl')
+
+    console.rule('What ran again')
+    show.workers(console, processes, steps)
+    console.print(f'{" and ".join(ran_again(processes, steps))} ran twice, everything else once.')
+    for mail in mails:
+        if not mail.delivered:
+            console.print(f'The mail provider was given {mail.key} twice, and delivered it once.')
+    console.rule('The result')
+    show.tickets(console, kept.document)
+    console.print(f'Output: {json.dumps(kept.document["output"])}')
+    console.rule('The promises')
+    evidence = Evidence(
+        processes=processes,
+        kills=kills,
+        kept=kept,
+        undisturbed=undisturbed,
+        deliveries=Counter(mail.key for mail in mails if mail.delivered),
+        stored_bytes=stored,
+        document_bytes=final,
+    )
+    all_kept = show.promises(console, check(evidence))
+    console.rule('The numbers')
+    show.numbers(console, kept, processes, stored=stored, final=final, copies=copies)
+    return all_kept
+
+
+async def disturbed(
+    console: Console, store: graphkeep.Store, run_id: str, url: str, outbox: Path, *, pace: float
+) -> tuple[list[Process], list[Kill]]:
+    """Three workers, one after the other. The first two are killed in the middle of a node."""
+    processes: list[Process] = []
+    kills: list[Kill] = []
+    for number, stall in enumerate((*KILLS, None), start=1):
+        with console.status(f'worker {number} starts') as status:
+            follow = partial(_follow, status, number)
+            process = await work(run_id, url, outbox, pace=pace, stall=stall, follow=follow)
+        processes.append(process)
+        does = 'goes on with' if kills else 'begins with'
+        said = f'Worker {number}, process {process.pid}, {does} {process.begun[0]}'
+        if process.killed_in is None:
+            console.print(f'\n[b]{said}[/], and works through all the rest.\n')
+            break
+        console.print(f'\n[b]{said}[/], and is [b red]killed[/] in the middle of {stall}.')
+        kills.append(Kill(killed_in=process.killed_in, kept=await read(store, run_id)))
+        left = [run.run_id for run in await store.interrupted(graph='triage')]
+        show.kept_after(console, kills[-1], interrupted=run_id in left)
+    return processes, kills
+
+
+def _follow(status: Status, number: int, said: str) -> None:
+    status.update(f'worker {number} {said}')
+
+
+async def alone(run_id: str, folder: Path) -> Kept:
+    """The same work in another database, where nobody disturbs it."""
+    url = sqlite_url(folder / 'undisturbed.db')
+    await work(run_id, url, folder / 'undisturbed.jsonl', pace=0.0)
+    async with graphkeep.open_store(url) as store:
+        return await read(store, run_id)
+
+
+async def work(
+    run_id: str,
+    url: str,
+    outbox: Path,
+    *,
+    pace: float,
+    stall: str | None = None,
+    follow: Callable[[str], None] | None = None,
+) -> Process:
+    """Let one worker work, to the end, or to the place where it stalls: there it is killed."""
+    killed_in = None
+    with started(run_id, store_url=url, outbox=outbox, pace=pace, stall=stall) as child:
+        async for event, text in child.events():
+            if follow is not None:
+                follow(f'{event} {text}')
+            if event == 'stalled':
+                child.kill()
+                killed_in = text
+    if stall != killed_in or (killed_in is None and child.code != 0):
+        raise DemoError(f'Worker {child.pid} ended with {child.code}, which was not the plan.')
+    return Process(pid=child.pid, begun=child.begun, killed_in=killed_in)
+
+
+async def read(store: graphkeep.Store, run_id: str) -> Kept:
+    """What a store has of a run. Nothing of the graph is needed for that."""
+    document = await store.document(run_id)
+    return Kept(
+        run=await store.run(run_id),
+        snapshots=await store.snapshots(run_id),
+        document=json.loads(document.to_json()),
+    )
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a SQLite file."""
+    return f'sqlite:///{quote(path.resolve().as_posix(), safe="/:")}'
+
+
+def main(console: Console, argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description='Kills a run twice, and shows what is kept.')
+    parser.add_argument('--pace', type=float, default=1.0, help='how slow the model is; 0: not')
+    args = parser.parse_args(argv)
+    given = os.environ.get('STORE', '')
+    if given.startswith('memory:'):
+        raise DemoError('A memory:// store ends with its process, and here processes are killed.')
+    begun = time.monotonic()
+    # Around the event loop: what still runs in it when something fails has ended before the folder.
+    with TemporaryDirectory(prefix='graphkeep-demo-') as temporary:
+        folder = Path(temporary)
+        url = given or sqlite_url(folder / 'runs.db')
+        all_kept = asyncio.run(in_time(demo(console, url, folder, pace=args.pace)))
+    console.print(f'\n[dim]{time.monotonic() - begun:.1f} s in all.')
+    if given:
+        console.print('[dim]The run is still in your store; `store.delete(run_id)` removes it.')
+    return 0 if all_kept else 1
+
+
+async def in_time(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives, unless it takes too long."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await work
+    except TimeoutError:
+        raise DemoError(f'Not done after {PATIENCE:.0f} s.') from None
+
+
+if __name__ == '__main__':
+    terminal = show.make_console()
+    try:
+        sys.exit(main(terminal))
+    except KeyboardInterrupt:
+        terminal.print('\nStopped. All workers have ended.')
+        sys.exit(130)
+    except (DemoError, graphkeep.GraphkeepError, ValueError) as error:
+        terminal.print(f'[b red]{type(error).__name__}[/]: {escape(str(error))}')
+        sys.exit(1)
