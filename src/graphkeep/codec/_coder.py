@@ -159,8 +159,9 @@ class Coder:
         return self._validator({'type': 'list', 'items_schema': inner}).validate_json
 
     def _validator(self, schema: Schema) -> SchemaValidator:
-        # Validators that classes bring along are not used: they are of the schema as it was.
         schema, config = self._closed(schema), {**self._config, **SETTINGS}
+        # Not the validators that classes bring along: they are of the schema as it was. The argument
+        # is there since pydantic 2.13.
         return SchemaValidator(cast('Any', schema), cast('Any', config), False)
 
     @cached_property

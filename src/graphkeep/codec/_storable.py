@@ -51,6 +51,8 @@ class _Search:
         kind = cast('str', schema['type'])
         if 'serialization' in schema and kind != 'dataclass':
             return None
+        if kind == 'call' and hasattr(schema['function'], '_fields'):
+            return None  # a named tuple, before pydantic 2.14
         if kind in _UNSTORABLE:
             return path, put_it_in_deps(path, schema.get('cls', _UNSTORABLE[kind]))
         match kind:
