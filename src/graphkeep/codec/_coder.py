@@ -160,8 +160,8 @@ class Coder:
 
     def _validator(self, schema: Schema) -> SchemaValidator:
         schema, config = self._closed(schema), {**self._config, **SETTINGS}
-        # Not the validators that classes bring along: they are of the schema as it was. The argument
-        # is there since pydantic 2.13.
+        # Not the validators that classes bring along: they are of the schema as it was. Since
+        # pydantic 2.13 one can say so.
         return SchemaValidator(cast('Any', schema), cast('Any', config), False)
 
     @cached_property
