@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from .runs import Commit
-from .shielding import Ending, ending_of
+from .shielding import Ending, unfinished
 
 __all__ = ('CommitQueue',)
 
@@ -40,7 +40,7 @@ class CommitQueue:
         self._max_bytes = max_bytes
         self._parallel = parallel
         self._bound = bound
-        self._waiting: deque[tuple[Commit, asyncio.Future[None]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._writers: set[asyncio.Task[None]] = set()
 
     async def put(self, commit: Commit) -> Ending[None]:
@@ -49,13 +49,13 @@ class CommitQueue:
         A waiter that is cancelled stays until its commit has ended, for at most `bound` seconds.
         """
         loop = asyncio.get_running_loop()
-        written: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((commit, written))
+        waiting = _Waiting(commit, loop.create_future())
+        self._waiting.append(waiting)
         if len(self._writers) < self._parallel:
             writer = loop.create_task(self._drain(), name='graphkeep-commits')
             self._writers.add(writer)
             writer.add_done_callback(self._writers.discard)
-        return await ending_of(written, bound=self._bound)
+        return await waiting.ending(bound=self._bound)
 
     async def flush(self) -> None:
         """Wait until everything that was handed in has been written or refused."""
@@ -63,39 +63,77 @@ class CommitQueue:
             await asyncio.wait(tuple(self._writers))
 
     async def _drain(self) -> None:
-        batch: list[tuple[Commit, asyncio.Future[None]]] = []
+        batch: list[_Waiting] = []
         try:
             while self._waiting:
                 batch = self._take()
                 try:
-                    results = await self._write([commit for commit, _ in batch])
+                    results = await self._write([waiting.commit for waiting in batch])
                     if len(results) != len(batch):
                         raise RuntimeError(
                             f'a store gave {len(results)} results for {len(batch)} commits'
                         )
                 except Exception as e:  # noqa: BLE001 - every waiter gets it
                     results = [e] * len(batch)
-                for (_, written), error in zip(batch, results, strict=True):
-                    if written.done():
-                        continue
-                    if error is None:
-                        written.set_result(None)
-                    else:
-                        written.set_exception(error)
+                for waiting, error in zip(batch, results, strict=True):
+                    waiting.end(error)
                 batch = []
         except BaseException:
             # The loop is going down and took this task with it: nobody may wait for ever.
-            for _, written in (*batch, *self._waiting):
-                written.cancel()
+            for waiting in (*batch, *self._waiting):
+                waiting.end(asyncio.CancelledError())
             self._waiting.clear()
             raise
 
-    def _take(self) -> list[tuple[Commit, asyncio.Future[None]]]:
+    def _take(self) -> list[_Waiting]:
         batch = [self._waiting.popleft()]
-        size = len(batch[0][0].draft.data)
+        size = len(batch[0].commit.draft.data)
         while self._waiting and len(batch) < self._max_commits:
-            size += len(self._waiting[0][0].draft.data)
+            size += len(self._waiting[0].commit.draft.data)
             if size > self._max_bytes:
                 break
             batch.append(self._waiting.popleft())
         return batch
+
+
+class _Waiting:
+    """A commit and the one who waits for it.
+
+    It does not wait on a future that a cancellation would take with it: the outcome is kept here,
+    and a waiter that is cancelled waits again.
+    """
+
+    __slots__ = ('_ended', '_error', '_waiter', 'commit')
+
+    def __init__(self, commit: Commit, waiter: asyncio.Future[None]) -> None:
+        self.commit = commit
+        self._waiter = waiter
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def end(self, error: BaseException | None) -> None:
+        """The commit has been written or refused."""
+        if not self._ended:
+            self._ended, self._error = True, error
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+
+    async def ending(self, *, bound: float) -> Ending[None]:
+        """How it ended, for its one waiter."""
+        cancelled: asyncio.CancelledError | None = None
+        deadline: float | None = None
+        loop = asyncio.get_running_loop()
+        while not self._ended:
+            try:
+                if deadline is None:
+                    await self._waiter
+                elif loop.time() >= deadline:
+                    return Ending(error=unfinished(bound), cancelled=cancelled)
+                else:
+                    await asyncio.wait((self._waiter,), timeout=deadline - loop.time())
+            except asyncio.CancelledError as e:
+                cancelled = e
+                deadline = loop.time() + bound if deadline is None else deadline
+                if self._waiter.done() and not self._ended:
+                    self._waiter = loop.create_future()
+        return Ending(error=self._error, cancelled=cancelled)

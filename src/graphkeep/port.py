@@ -50,6 +50,8 @@ class Port(Hooks):
     """Most commits that share one write."""
     max_batch_bytes: int = 8_000_000
     """Most payload bytes that share one write, beyond its first commit."""
+    grouped: bool = True
+    """Whether commits share writes. `False` for a store whose `_append` never waits."""
     parallel_batches: int = 1
     """Most writes of commits in flight at once."""
 
@@ -237,7 +239,10 @@ class Port(Hooks):
             attempt was written is not known).
         """
         await self.open()
-        return await self._queue.put(commit)
+        if self.grouped:
+            return await self._queue.put(commit)
+        (error,) = await self._append((commit,))
+        return Ending(error=error)
 
     async def renew(self, claims: Sequence[Claim]) -> list[BaseException | None]:
         """Start the leases of these claims anew; gives `LeaseLostError` or `None` for each."""

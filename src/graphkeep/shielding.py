@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar
 
-__all__ = ('Ending', 'ending_of', 'to_its_end')
+__all__ = ('Ending', 'ending_of', 'to_its_end', 'unfinished')
 
 T = TypeVar('T')
 
@@ -72,10 +72,7 @@ async def ending_of(future: asyncio.Future[T], *, bound: float) -> Ending[T]:
     while not future.done():
         timeout = None if deadline is None else deadline - loop.time()
         if timeout is not None and timeout <= 0:
-            unfinished = TimeoutError(
-                f'a write had not ended {bound} s after its waiter was cancelled'
-            )
-            return Ending(error=unfinished, cancelled=cancelled)
+            return Ending(error=unfinished(bound), cancelled=cancelled)
         try:
             await asyncio.wait((future,), timeout=timeout)
         except asyncio.CancelledError as e:
@@ -89,3 +86,8 @@ async def ending_of(future: asyncio.Future[T], *, bound: float) -> Ending[T]:
     if error is not None:
         return Ending(error=error, cancelled=cancelled)
     return Ending(value=future.result(), cancelled=cancelled)
+
+
+def unfinished(bound: float) -> TimeoutError:
+    """The error of a write that goes on without its waiter."""
+    return TimeoutError(f'a write had not ended {bound} s after its waiter was cancelled')

@@ -54,6 +54,8 @@ class MemoryStore(Store):
             **options: As for every store: `lease`, `heartbeat`, `history`, `retry`.
         """
         super().__init__(**options)
+        # A subclass may wait in `_append`: then the commit must outlive its waiter.
+        self.grouped = type(self) is not MemoryStore
         self._clock = clock
         self._data = _Data() if name is None else _named.setdefault(name, _Data())
 
