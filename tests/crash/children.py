@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ('Child', 'Nursery', 'run_nursery')
-
 _ROOT = Path(__file__).parents[2]
 _PATIENCE = 60.0
 """Seconds that a test waits for a child to say something."""
@@ -41,14 +39,18 @@ class Child:
         self.raised = message.get('traceback', self.raised)
         return message
 
+    async def message(self) -> dict[str, Any]:
+        """The next thing that the child says, but for its talk of renewals."""
+        while 'renewed' in (message := await self._next()):
+            pass
+        return message
+
     async def hears(self, key: str) -> Any:
         """What the child says under this key, which has to be the next thing that it says.
 
         Its talk of renewals does not count, unless one waits for it.
         """
-        message = await self._next()
-        while 'renewed' in message and key != 'renewed':
-            message = await self._next()
+        message = await (self._next() if key == 'renewed' else self.message())
         assert key in message, message.get('traceback') or message
         return message[key]
 
@@ -74,9 +76,7 @@ class Child:
 
     async def outcome(self) -> Any:
         """What its job gives, or the name of the error that it raises."""
-        message = await self._next()
-        while 'renewed' in message:
-            message = await self._next()
+        message = await self.message()
         await self.status()
         return message['result'] if 'result' in message else message['error']
 
@@ -89,7 +89,8 @@ class Child:
     async def kill(self) -> None:
         """SIGKILL, and wait until it has ended."""
         if self._status is None:
-            self.signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                self.signal(signal.SIGKILL)
             await self.status()
 
 

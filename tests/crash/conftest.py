@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+from collections.abc import AsyncIterator
+from uuid import uuid4
 
 import pytest
 
+import graphkeep
+from graphkeep import Store
 from tests.crash.children import Nursery, run_nursery
+from tests.servers import RedisCluster
 
 _nursery: Nursery | None = None
 _stack = contextlib.ExitStack()
@@ -40,11 +44,26 @@ def nursery() -> Nursery:
         'sqlite',
         pytest.param('postgres', marks=pytest.mark.postgres),
         pytest.param('redis', marks=pytest.mark.redis),
+        pytest.param('cluster', marks=pytest.mark.redis),
     ]
 )
 def url(request: pytest.FixtureRequest) -> str:
-    """A store that outlives a process; of Postgres, tests of one module share a database."""
-    module = f'graphkeep.stores.{request.param}'
-    assert importlib.util.find_spec(module), f'{module} is missing'
+    """A store that outlives a process. The tests of one module share a Postgres database."""
+    if request.param == 'cluster':
+        cluster: RedisCluster = request.getfixturevalue('redis_cluster')
+        return cluster.url.replace('redis://', 'redis+cluster://')
     found: str = request.getfixturevalue(f'{request.param}_url')
     return found
+
+
+@pytest.fixture
+def run_id() -> str:
+    """The name of a run that no other test has."""
+    return uuid4().hex
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    """A store object of the test process."""
+    async with graphkeep.open_store(url) as store:
+        yield store

@@ -12,16 +12,6 @@ from graphkeep.hooks import Hooks
 from graphkeep.runs import Claim, Commit, Draft, NewRun
 from tests.crash.trip import Journalist
 
-__all__ = (
-    'CRASHED',
-    'MOMENTS',
-    'around_calls',
-    'crash_at',
-    'log_acknowledged',
-    'park_at',
-    'tell_renewals',
-)
-
 Call = Callable[[], Awaitable[Any]]
 
 CRASHED = 77
@@ -73,7 +63,7 @@ def tell_renewals(store: Store, say: Callable[..., None]) -> None:
         say(renewed=[error is None for error in errors])
         return errors
 
-    setattr(store, '_renew', told_renew)
+    store._renew = told_renew
 
 
 def log_acknowledged(store: Store, journalist: Journalist) -> None:

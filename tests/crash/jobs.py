@@ -23,8 +23,6 @@ import graphkeep.stores.postgres  # isort: skip
 import graphkeep.stores.redis  # isort: skip
 import graphkeep.stores.sqlite  # isort: skip
 
-__all__ = ('JOBS', 'Line', 'live', 'warm_up')
-
 
 class Line:
     """What connects a worker to the test that asked for it."""

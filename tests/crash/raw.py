@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 import asyncpg
 import redis
 
-__all__ = ('everything',)
-
 
 async def everything(url: str, run_id: str) -> list[str]:
     """The rows or keys of one run, each as one text; two that are equal are equal to the byte."""
@@ -50,10 +48,18 @@ async def _postgres(url: str, run_id: str) -> list[str]:
 
 def _redis(url: str, run_id: str) -> list[str]:
     found: list[str] = []
-    with redis.Redis.from_url(url) as client:
-        for key in sorted(client.scan_iter()):
-            if run_id.encode() in key:
-                found.append(f'{key!r} {client.dump(key)!r}')
-            elif client.type(key) == b'zset':
-                found.append(f'{key!r} {client.zscore(key, run_id)!r}')
+    for node in _nodes(url):
+        with redis.Redis.from_url(node) as client:
+            for key in sorted(client.scan_iter()):
+                if run_id.encode() in key:
+                    found.append(f'{key!r} {client.dump(key)!r}')
+                elif client.type(key) == b'zset':
+                    found.append(f'{key!r} {client.zscore(key, run_id)!r}')
     return found
+
+
+def _nodes(url: str) -> list[str]:
+    if not url.startswith('redis+cluster:'):
+        return [url]
+    with redis.Redis.from_url(url.replace('+cluster', '')) as client:
+        return [f'redis://{address}' for address in client.cluster('nodes')]

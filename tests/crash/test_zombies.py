@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator
 from dataclasses import asdict
-from uuid import uuid4
 
 import pytest
 
@@ -23,17 +21,6 @@ from tests.crash.trip import FINAL, NODES, OUTPUT, Outside, Pack, Trip, trip
 
 SHORT = {'lease': 0.8, 'heartbeat': 0.2}
 LONG = {'lease': 60.0, 'heartbeat': 30.0}
-
-
-@pytest.fixture
-def run_id() -> str:
-    return uuid4().hex
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    async with graphkeep.open_store(url) as store:
-        yield store
 
 
 async def freeze(zombie: Child, store: Store, run_id: str) -> None:
