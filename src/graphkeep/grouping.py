@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
 from .runs import Commit
 from .shielding import Ending, unfinished
@@ -84,6 +85,9 @@ class CommitQueue:
                 waiting.end(asyncio.CancelledError())
             self._waiting.clear()
             raise
+        finally:
+            # Here, not when the loop gets to it: a commit that comes next must find no writer.
+            self._writers.discard(cast('asyncio.Task[None]', asyncio.current_task()))
 
     def _take(self) -> list[_Waiting]:
         batch = [self._waiting.popleft()]
