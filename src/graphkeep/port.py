@@ -42,6 +42,9 @@ __all__ = ('Port',)
 
 T = TypeVar('T')
 
+_TURN = 16
+"""Commits of a store that is not grouped between two turns of the event loop."""
+
 
 class Port(Hooks):
     """The part of a store that front ends stand on."""
@@ -89,6 +92,7 @@ class Port(Hooks):
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
+        self._unyielded = 0
         self._queue = CommitQueue(
             self._append_retrying,
             max_commits=self.max_batch_commits,
@@ -241,8 +245,17 @@ class Port(Hooks):
         await self.open()
         if self.grouped:
             return await self._queue.put(commit)
+        cancelled: asyncio.CancelledError | None = None
+        self._unyielded += 1
+        if self._unyielded >= _TURN:
+            # A graph whose nodes wait for nothing must not keep the loop for itself.
+            self._unyielded = 0
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as e:
+                cancelled = e
         (error,) = await self._append((commit,))
-        return Ending(error=error)
+        return Ending(error=error, cancelled=cancelled)
 
     async def renew(self, claims: Sequence[Claim]) -> list[BaseException | None]:
         """Start the leases of these claims anew; gives `LeaseLostError` or `None` for each."""
