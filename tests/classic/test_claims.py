@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -404,8 +405,9 @@ async def test_a_step_whose_coroutine_is_closed_leaves_the_run_free(
     coroutine = orders.run(
         Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
     )
+    context = contextvars.copy_context()
     while not begun.is_set():
-        future: Any = coroutine.send(None)
+        future: Any = context.run(coroutine.send, None)
         if not begun.is_set():
             future._asyncio_future_blocking = False
             await asyncio.wait((future,))

@@ -411,6 +411,38 @@ async def test_initialize_with_what_is_not_in_the_graph_writes_nothing(
 
 
 @dataclass
+class Astray(BaseNode[None, None, int]):
+    strays: bool = True
+
+    async def run(self, ctx: GraphRunContext[None]) -> Astray | End[int]:
+        return Lost() if self.strays else End(1)  # type: ignore[return-value]
+
+
+@dataclass
+class Lost(BaseNode[None, None, int]):
+    async def run(self, ctx: GraphRunContext[None]) -> End[int]:
+        raise AssertionError('it must not run')
+
+
+astray = Graph[None, None, int](nodes=(Astray,), name='astray')
+
+
+async def test_a_node_that_returns_one_that_is_not_in_the_graph(
+    store: Store, run_id: str, tmp_path: Path
+) -> None:
+    """Upstream's error, but from the node that erred: it can run again when it is mended."""
+    for persistence in three(store, run_id, tmp_path)[:2]:
+        with pytest.raises(GraphRuntimeError, match=r'Node `Lost\(\)` is not in the graph'):
+            await astray.run(Astray(), persistence=persistence)
+
+    run = await store.run(run_id)
+    assert run.status == 'failed'
+    assert run.error is not None
+    assert run.error['node'] == 'Astray'
+    assert (await store.document(run_id)).tasks.keys() == {'0'}
+
+
+@dataclass
 class Nonsense(BaseNode[None, None, int]):
     async def run(self, ctx: GraphRunContext[None]) -> End[int]:
         return 42  # type: ignore[return-value]

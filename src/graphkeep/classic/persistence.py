@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_graph import BaseNode, End
-from pydantic_graph.exceptions import GraphNodeStatusError
+from pydantic_graph.exceptions import GraphNodeStatusError, GraphRuntimeError
 from pydantic_graph.persistence import (
     BaseStatePersistence,
     NodeSnapshot,
@@ -137,6 +137,7 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         """Commit what the node that just ran did, with the node to run next; or initialise the run.
 
         Raises:
+            GraphRuntimeError: The node to run next is not in the graph. The run has failed.
             LossyStateError: The state or the node would not come back as it is. The run has failed.
             LeaseLostError: Another process has taken the run over. Nothing was written.
         """
@@ -146,9 +147,9 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
             self._check_belongs(next_node)
             await self._put(state, next_node, claimed=False)
             return
-        try:
-            self._check_belongs(next_node)
-        except (TypeError, GraphChangedError) as e:
+        if not self._belongs(next_node):
+            # As upstream says it, when it comes to run that node.
+            e = GraphRuntimeError(f'Node `{next_node}` is not in the graph.')
             await cursor.fail(pending, e)
         try:
             await cursor.step(pending, state, next_node)
