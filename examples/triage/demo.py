@@ -145,9 +145,10 @@ async def work(
             if event == 'stalled':
                 child.kill()
                 killed_in = text
-    if stall != killed_in or (killed_in is None and child.code != 0):
+    assert child.code is not None
+    if stall != killed_in or (child.code == 0) != (stall is None):
         raise DemoError(f'Worker {child.pid} ended with {child.code}, which was not the plan.')
-    return Process(pid=child.pid, begun=child.begun, killed_in=killed_in)
+    return Process(pid=child.pid, begun=child.begun, killed_in=killed_in, code=child.code)
 
 
 async def read(store: graphkeep.Store, run_id: str) -> Kept:

@@ -36,6 +36,8 @@ class Process:
     begun: Sequence[str]
     """The nodes that it began to run, in order: 'Research T-1007'."""
     killed_in: str | None = None
+    code: int = 0
+    """What it ended with; on POSIX -9 for SIGKILL."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,7 @@ def workers(console: Console, processes: Sequence[Process], steps: Sequence[str]
     table = Table('worker', 'process', 'nodes begun', 'first', 'last', 'ended')
     table.columns[2].justify = 'right'
     for number, process in enumerate(processes, start=1):
-        ended = '[red]killed in it' if process.killed_in else '[green]by itself'
+        ended = f'[red]killed in it ({process.code})' if process.killed_in else '[green]by itself'
         first, last = process.begun[0], process.begun[-1]
         table.add_row(str(number), str(process.pid), f'{len(process.begun)}', first, last, ended)
     begun = sum(len(process.begun) for process in processes)
