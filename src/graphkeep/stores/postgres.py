@@ -33,10 +33,10 @@ from ..runs import (
     SnapshotData,
 )
 from ..store import Store, not_claimable, refused_claim
-from .postgres_errors import is_conflict, is_damage
+from .postgres_errors import is_damage, refused
 from .postgres_find import finding
 from .postgres_pool import Connection, Connections, PoolOptions, check_url
-from .postgres_rows import commit_row, create_row, data_of, run_of, snapshots_of
+from .postgres_rows import commit_row, create_row, data_of, drops_older, run_of, snapshots_of
 from .postgres_schema import set_up
 from .statements import load
 
@@ -106,6 +106,9 @@ class PostgresStore(Store):
             raise TypeError(f'{", ".join(own)}: set these where your pool is made')
         self._prefix = table_prefix
         self._sql = load('postgres_runs.sql', prefix=table_prefix)
+        append, older = self._sql['append_commit'], self._sql['append_older']
+        self._append_sql = append.replace('{older}', '')
+        self._append_dropping_sql = append.replace('{older}', older)
         self._db = Connections(
             url=None if url is None else check_url(url),
             pool=pool,
@@ -152,9 +155,7 @@ class PostgresStore(Store):
                     if row is not None:
                         raise RunExistsError(run_id=run.run_id, status=run_of(row).status)
         except StoreError as e:
-            if is_conflict(e):
-                raise _occupied(run.run_id, draft) from e
-            raise
+            raise refused(e, run_id=run.run_id, seq=draft.seq) from e.__cause__
 
     async def _claim(self, request: ClaimRequest) -> Claimed:
         run_id = request.run_id
@@ -197,8 +198,8 @@ class PostgresStore(Store):
             raise
         except StoreError as e:
             if len(commits) == 1:
-                claim, draft = commits[0].claim, commits[0].draft
-                return [_occupied(claim.run_id, draft) if is_conflict(e) else e]
+                [commit] = commits
+                return [refused(e, run_id=commit.claim.run_id, seq=commit.draft.seq)]
             # One that the server refuses takes all of its transaction with it.
             return [(await self._append([commit]))[0] for commit in commits]
         return [
@@ -210,12 +211,16 @@ class PostgresStore(Store):
 
     async def _write(self, commits: Sequence[Commit]) -> set[str]:
         """The nonces of the commits that are written, by this call or by an earlier one."""
-        rows = [commit_row(c) for c in sorted(commits, key=lambda c: c.claim.run_id)]
+        sql, ordered = self._append_sql, sorted(commits, key=lambda c: c.claim.run_id)
+        rows = [commit_row(commit) for commit in ordered]
+        if any(map(drops_older, commits)):
+            sql = self._append_dropping_sql
+            rows = [(*row, drops_older(c)) for row, c in zip(rows, ordered, strict=True)]
         async with self._db.for_commits() as connection:
             if len(rows) == 1:
-                found = await connection.fetch(self._sql['append_commit'], *rows[0])
+                found = await connection.fetch(sql, *rows[0])
             else:
-                found = await connection.fetchmany(self._sql['append_commit'], rows)
+                found = await connection.fetchmany(sql, rows)
             written = {row[0] for row in found}
             refused = [c.claim.run_id for c in commits if c.nonce not in written]
             if refused:
@@ -334,12 +339,6 @@ class PostgresStore(Store):
                     return row[0]
                 raise
         return None
-
-
-def _occupied(run_id: str, draft: Draft) -> DamagedRunError:
-    return DamagedRunError(
-        run_id=run_id, seq=draft.seq, reason='another snapshot stands in its place'
-    )
 
 
 def _may_claim(request: ClaimRequest, run: Run) -> bool:

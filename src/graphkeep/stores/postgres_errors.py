@@ -6,6 +6,7 @@ import ssl
 from typing import Any, cast
 
 from ..errors import (
+    DamagedRunError,
     MissingDriverError,
     SchemaError,
     StoreClosedError,
@@ -19,7 +20,7 @@ try:
 except ImportError as e:
     raise MissingDriverError(driver='asyncpg', extra='postgres') from e
 
-__all__ = ('DRIVER_ERRORS', 'grants', 'is_conflict', 'is_damage', 'meaning')
+__all__ = ('DRIVER_ERRORS', 'grants', 'is_damage', 'meaning', 'refused')
 
 DRIVER_ERRORS: tuple[type[Exception], ...] = (
     asyncpg.PostgresError,
@@ -113,9 +114,13 @@ def is_damage(error: StoreError) -> bool:
     return isinstance(cause, asyncpg.PostgresError) and _code(cause) in _DAMAGE
 
 
-def is_conflict(error: StoreError) -> bool:
-    """Whether a write failed because there is a row already in the place of the new one."""
-    return isinstance(error.__cause__, asyncpg.UniqueViolationError)
+def refused(error: StoreError, *, run_id: str, seq: int) -> StoreError | DamagedRunError:
+    """Why snapshot `seq` was not written: the error itself, unless another stands in its place."""
+    if isinstance(error.__cause__, asyncpg.UniqueViolationError):
+        return DamagedRunError(
+            run_id=run_id, seq=seq, reason='another snapshot stands where it belongs'
+        )
+    return error
 
 
 def _from_server(

@@ -133,6 +133,7 @@ class Connections:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kept: tuple[Connection, float] | None = None
         """A connection between two commits, and since when."""
+        self._releases: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Make the pool, if it is not the user's. Nothing stays open when this fails."""
@@ -186,9 +187,10 @@ class Connections:
 
     @asynccontextmanager
     async def for_commits(self) -> AsyncGenerator[Connection]:
-        """As `acquire`, for commits: from a pool of our own, the connection is kept for the next.
+        """As `acquire`, for commits, which do not wait for the connection to be given back.
 
-        Getting a connection and giving it back costs as much as a tenth of a commit.
+        That costs a round trip in a user's pool. From a pool of our own, the connection is kept for
+        the next commit.
         """
         pool = self._open_pool()
         try:
@@ -204,7 +206,7 @@ class Connections:
             if self._given is None and self._kept is None and self._options.max_size > 1:
                 self._kept = connection, monotonic()
             else:
-                await pool.release(connection)
+                self._release_meanwhile(pool, connection)
         except StoreError:
             raise
         except DRIVER_ERRORS as e:
@@ -214,6 +216,8 @@ class Connections:
         """Close the pool if it is ours, within a few seconds."""
         pool, self._pool = self._pool, None
         kept, self._kept = self._kept, None
+        if self._releases and self._loop is asyncio.get_running_loop():
+            await asyncio.wait(tuple(self._releases), timeout=_CLOSE_TIMEOUT)
         if pool is None or self._given is not None:
             return
         if self._loop is not asyncio.get_running_loop():
@@ -245,6 +249,16 @@ class Connections:
                     return connection
             _end(connection)
         return await self._acquire(pool)
+
+    def _release_meanwhile(self, pool: _Pool, connection: Connection) -> None:
+        async def release() -> None:
+            # What fails here failed after the commit, and the pool has let the connection go.
+            with suppress(*DRIVER_ERRORS):
+                await pool.release(connection)
+
+        task = asyncio.create_task(release(), name='graphkeep-release')
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def _acquire(self, pool: _Pool) -> Connection:
         async with asyncio.timeout(_CONNECT_TIMEOUT):

@@ -19,7 +19,7 @@ from ..runs import (
     Status,
 )
 
-__all__ = ('commit_row', 'create_row', 'data_of', 'run_of', 'snapshots_of')
+__all__ = ('commit_row', 'create_row', 'data_of', 'drops_older', 'run_of', 'snapshots_of')
 
 _STATUSES = frozenset(get_args(Status))
 _KINDS = frozenset(get_args(SnapshotKind))
@@ -134,8 +134,12 @@ def commit_row(commit: Commit) -> tuple[object, ...]:
         commit.status,
         commit.ttl,
         draft.duration,
-        commit.history == 'latest' and draft.kind == 'full',
     )
+
+
+def drops_older(commit: Commit) -> bool:
+    """Whether the snapshots before it go with a commit."""
+    return commit.history == 'latest' and commit.draft.kind == 'full'
 
 
 def _error_text(draft: Draft) -> str | None:

@@ -57,9 +57,8 @@ FROM run
 
 -- name: append_commit
 -- The fence: only the holder of this epoch, at this seq, and the snapshot goes in only if the header went along. Returns the
--- nonce of what went through. $15 is for history='latest' with a full snapshot: from it on the run can be read, so what is
--- older goes. Several commits are this statement several times in one transaction, in the order of their run ids, so that
--- two batches never wait for each other's rows in a circle.
+-- nonce of what went through. Several commits are this statement several times in one transaction, in the order of their
+-- run ids, so that two batches never wait for each other's rows in a circle. {older} is `append_older`, or nothing.
 WITH run AS (
   UPDATE {prefix}_runs
   SET
@@ -80,12 +79,17 @@ snapshot AS (
   )
   SELECT run_id, $3, $4, $5, convert_from($6, 'UTF8')::json, $7, $8, $9, $14, $10::text::json, updated_at
   FROM run
-),
+){older}
+SELECT nonce FROM run
+
+-- name: append_older
+-- For history='latest': from a full snapshot on the run can be read, so in its own transaction what is older goes. Only if it
+-- went through itself. $15 says for which of several commits.
+,
 older AS (
   DELETE FROM {prefix}_snapshots
   WHERE $15::boolean AND run_id = (SELECT run_id FROM run) AND seq < $3
 )
-SELECT nonce FROM run
 
 -- name: select_nonces
 -- A header with the nonce of a commit that did not match: an earlier attempt of the same commit went through. A statement of
