@@ -92,9 +92,6 @@ def last(base: Any, mine: Any, committed: Any) -> Any:
     return mine
 
 
-_RULES: frozenset[Any] = frozenset({add, append, last, maximum, minimum, union})
-
-
 class Merger:
     """Merges values of one declared type."""
 
@@ -115,7 +112,7 @@ class Merger:
         self._type = type_
         self._rules = dict(rules)
         self._path = path
-        self._fields: dict[type, dict[str, Rule]] = {}
+        self._fields: dict[type[Any], dict[str, Any]] = {}
 
     def merge(self, base: Any, mine: Any, committed: Any, *, steps: tuple[str, str]) -> Any:
         """Merge two versions of the whole value.
@@ -129,14 +126,13 @@ class Merger:
         Raises:
             StateConflictError: Both changed the same thing and nothing says what to do.
         """
-        rule = _rule_in(_metadata(self._type))
-        return self._value(base, mine, committed, rule, self._path, steps)
+        return self._value(base, mine, committed, self._type, self._path, steps)
 
     def merge_field(
         self, name: str, base: Any, mine: Any, committed: Any, *, steps: tuple[str, str]
     ) -> Any:
         """Merge two versions of one field of the value. As `merge`."""
-        declared = self._declared(_class_of(self._type)).get(name)
+        declared = self._declared(_class_of(self._type)).get(name, Any)
         return self._value(base, mine, committed, declared, f'{self._path}.{name}', steps)
 
     def _value(
@@ -144,7 +140,7 @@ class Merger:
         base: Any,
         mine: Any,
         theirs: Any,
-        rule: Rule | None,
+        declared: Any,
         path: str,
         steps: tuple[str, str],
     ) -> Any:
@@ -157,12 +153,12 @@ class Merger:
         if mine is MISSING or theirs is MISSING:
             raise _conflict(path, steps, base, mine, theirs)
         cls = _exact_class(mine)
-        rule = rule or self._rules.get(cls)
+        rule = _rule_in(_metadata(declared)) or self._rules.get(cls)
         if rule is not None:
             return self._ruled(rule, base, mine, theirs, path, steps)
         if cls is type(theirs):
             if isinstance(mine, dict):
-                return self._dict(base, mine, theirs, path, steps)
+                return self._dict(base, mine, theirs, declared, path, steps)
             if isinstance(mine, BaseModel) or dataclasses.is_dataclass(mine):
                 if type(base) is cls:
                     return self._object(base, mine, theirs, path, steps)
@@ -194,8 +190,11 @@ class Merger:
             ) from e
 
     def _dict(
-        self, base: Any, mine: Any, theirs: Any, path: str, steps: tuple[str, str]
+        self, base: Any, mine: Any, theirs: Any, declared: Any, path: str, steps: tuple[str, str]
     ) -> dict[Any, Any]:
+        typed = self._declared(_class_of(declared))
+        arguments = get_args(_bare(declared))
+        of_values = arguments[1] if len(arguments) == 2 else Any
         old = cast('dict[Any, Any]', base) if isinstance(base, dict) else {}
         merged = cast('dict[Any, Any]', theirs)
         ours = cast('dict[Any, Any]', mine)
@@ -204,7 +203,7 @@ class Merger:
                 old.get(key, MISSING),
                 ours.get(key, MISSING),
                 merged.get(key, MISSING),
-                None,
+                typed.get(key, of_values),
                 f'{path}[{key!r}]',
                 steps,
             )
@@ -221,24 +220,20 @@ class Merger:
                 _get(base, name),
                 _get(mine, name),
                 _get(theirs, name),
-                declared.get(name),
+                declared.get(name, Any),
                 f'{path}.{name}',
                 steps,
             )
             put(theirs, name, value)
         return theirs
 
-    def _declared(self, cls: type | None) -> dict[str, Rule]:
-        """The rules that the annotations of a class's fields name."""
-        if cls is None:
+    def _declared(self, cls: type[Any] | None) -> dict[str, Any]:
+        """The annotations of the fields of a class."""
+        if cls is None or cls in (dict, list, set):
             return {}
         known = self._fields.get(cls)
         if known is None:
-            known = self._fields[cls] = {
-                name: rule
-                for name, metadata in _annotations(cls).items()
-                if (rule := _rule_in(metadata)) is not None
-            }
+            known = self._fields[cls] = _annotations(cls)
         return known
 
 
@@ -311,10 +306,14 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def _class_of(type_: Any) -> type | None:
+def _bare(type_: Any) -> Any:
     while get_origin(type_) is typing.Annotated:
         type_ = get_args(type_)[0]
-    origin = get_origin(type_) or type_
+    return type_
+
+
+def _class_of(type_: Any) -> type[Any] | None:
+    origin = get_origin(_bare(type_)) or _bare(type_)
     return origin if isinstance(origin, type) else None
 
 
@@ -322,15 +321,19 @@ def _metadata(type_: Any) -> tuple[Any, ...]:
     return get_args(type_)[1:] if get_origin(type_) is typing.Annotated else ()
 
 
-def _annotations(cls: type[Any]) -> dict[str, tuple[Any, ...]]:
-    """The metadata of the fields of a class."""
+def _annotations(cls: type[Any]) -> dict[str, Any]:
+    """The annotations of the fields of a class, with their metadata."""
     if issubclass(cls, BaseModel):
-        return {name: tuple(field.metadata) for name, field in cls.model_fields.items()}
+        return {
+            name: typing.Annotated[field.annotation, *field.metadata]
+            if field.metadata
+            else field.annotation
+            for name, field in cls.model_fields.items()
+        }
     try:
-        hints: dict[str, Any] = typing.get_type_hints(cls, include_extras=True)
+        return typing.get_type_hints(cls, include_extras=True)
     except Exception:  # noqa: BLE001 - names that do not resolve: one by one then
-        hints = _resolvable(cls)
-    return {name: _metadata(hint) for name, hint in hints.items()}
+        return _resolvable(cls)
 
 
 def _resolvable(cls: type[Any]) -> dict[str, Any]:
@@ -350,8 +353,6 @@ def _rule_in(metadata: tuple[Any, ...]) -> Rule | None:
     for each in metadata:
         if each is AppendOnly or isinstance(each, AppendOnly):
             return append
-        if each in _RULES if isinstance(each, FunctionType) else False:
-            return cast('Rule', each)
         if isinstance(each, FunctionType) and len(inspect.signature(each).parameters) == 3:
             return cast('Rule', each)
     return None
