@@ -1,0 +1,1 @@
+"""What graphkeep costs, beside what else there is: `make bench`."""

@@ -1,0 +1,131 @@
+"""The GraphBuilder graphs that are run."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Annotated, Any
+
+from graphkeep import merge
+from pydantic_graph import GraphBuilder, StepContext, reduce_list_append
+from pydantic_graph.graph_builder import Graph
+
+__all__ = ('Big', 'Moments', 'Ticks', 'big_map', 'chain', 'sleeping_map', 'ticking', 'wide_map')
+
+Moments = list[float]
+"""When each step began: a graph's deps."""
+
+
+@dataclass
+class Ticks:
+    customer: str = 'ACME Ltd.'
+    count: int = 0
+
+
+def ticking(*, stop_at: int | None = None) -> Graph[Ticks, Moments, int, int]:
+    """A loop of one step, which runs as often as its input says.
+
+    Args:
+        stop_at: Raise in the step of this number, and in every later attempt of it.
+    """
+    g = GraphBuilder(
+        name='ticking', state_type=Ticks, deps_type=list[float], input_type=int, output_type=int
+    )
+
+    @g.step
+    async def tick(ctx: StepContext[Ticks, Moments, int]) -> int:
+        ctx.deps.append(perf_counter())
+        if ctx.state.count + 1 == stop_at:
+            raise InterruptedError('as it was told to')
+        ctx.state.count += 1
+        return ctx.inputs - 1
+
+    again = g.match(int, matches=lambda left: left > 0)
+    g.add(
+        g.edge_from(g.start_node).to(tick),
+        g.edge_from(tick).to(
+            g.decision(node_id='more')
+            .branch(again.to(tick))
+            .branch(g.match(int).to(g.end_node))
+        ),
+    )
+    return g.build()
+
+
+def chain(length: int) -> Graph[Ticks, None, int, int]:
+    """So many steps, one after the other."""
+    g = GraphBuilder(name='chain', state_type=Ticks, input_type=int, output_type=int)
+
+    def step(number: int) -> Any:
+        async def work(ctx: StepContext[Ticks, None, int]) -> int:
+            ctx.state.count += 1
+            return ctx.inputs + 1
+
+        return g.step(work, node_id=f'step {number}')
+
+    steps = [step(number) for number in range(length)]
+    before: list[Any] = [g.start_node, *steps]
+    after: list[Any] = [*steps, g.end_node]
+    g.add(*(g.edge_from(a).to(b) for a, b in zip(before, after, strict=True)))
+    return g.build()
+
+
+def sleeping_map(seconds: float) -> Graph[Ticks, None, list[int], list[int]]:
+    """A map whose steps wait, as for a model."""
+    g = GraphBuilder(
+        name='sleeping', state_type=Ticks, input_type=list[int], output_type=list[int]
+    )
+
+    @g.step
+    async def wait(ctx: StepContext[Ticks, None, int]) -> int:
+        await asyncio.sleep(seconds)
+        return ctx.inputs
+
+    return _mapped(g, wait)
+
+
+def wide_map(payload: int) -> Graph[None, None, list[int], list[str]]:
+    """A map whose steps give texts of `payload` characters, which a join collects."""
+    g = GraphBuilder(name='wide', input_type=list[int], output_type=list[str])
+
+    @g.step
+    async def write(ctx: StepContext[None, None, int]) -> str:
+        return f'{ctx.inputs:06}'.ljust(payload, 'x')
+
+    collect = g.join(reduce_list_append, initial_factory=list[str], node_id='collect')
+    g.add(
+        g.edge_from(g.start_node).map().to(write),
+        g.edge_from(write).to(collect),
+        g.edge_from(collect).to(g.end_node),
+    )
+    return g.build()
+
+
+@dataclass
+class Big:
+    texts: list[str] = field(default_factory=list[str])
+    touched: Annotated[int, merge.add] = 0
+
+
+def big_map(*, touch: bool) -> Graph[Big, None, list[int], list[int]]:
+    """A map beside a state, whose steps change it or never look at it."""
+    g = GraphBuilder(name='big', state_type=Big, input_type=list[int], output_type=list[int])
+
+    @g.step
+    async def work(ctx: StepContext[Big, None, int]) -> int:
+        if touch:
+            ctx.state.touched += 1
+        return ctx.inputs
+
+    return _mapped(g, work)
+
+
+def _mapped(g: Any, step: Any) -> Any:
+    collect = g.join(reduce_list_append, initial_factory=list[int], node_id='collect')
+    g.add(
+        g.edge_from(g.start_node).map().to(step),
+        g.edge_from(step).to(collect),
+        g.edge_from(collect).to(g.end_node),
+    )
+    return g.build()

@@ -1,0 +1,61 @@
+"""Commits without a graph: the same payload again and again, into runs of its own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from time import perf_counter
+
+from graphkeep import Store
+from graphkeep import owner as owners
+from graphkeep.runs import Claim, Commit, Draft, NewRun
+from graphkeep.store import new_nonce
+
+__all__ = ('Committer',)
+
+_DOCUMENT = (
+    b'{"format":1,"state":{},"tasks":{},"joins":{},"next":{"task":1,"fork":1}}'  # is never read
+)
+
+
+class Committer:
+    """A claimed run, to which one payload is committed as often as one likes."""
+
+    def __init__(self, store: Store, claim: Claim, payload: bytes) -> None:
+        self._store = store
+        self._claim = claim
+        self._payload = payload
+        self._seq = 0
+
+    @classmethod
+    async def start(cls, store: Store, run_id: str, payload: bytes) -> Committer:
+        """Create and claim the run."""
+        new = NewRun(run_id=run_id, owner=owners.current(), ttl=3600, nonce=new_nonce())
+        draft = Draft(seq=0, kind='full', event='start', data=_DOCUMENT)
+        return cls(store, (await store.create(new, draft)).claim(), payload)
+
+    async def times(self, count: int) -> list[float]:
+        """Make commits, and give how long each took."""
+        taken: list[float] = []
+        for _ in range(count):
+            commit = self._next()
+            started = perf_counter()
+            ending = await self._store.append(commit)
+            taken.append(perf_counter() - started)
+            ending.unwrap()
+        return taken
+
+    def _next(self) -> Commit:
+        self._seq += 1
+        draft = Draft(
+            seq=self._seq,
+            kind='delta',
+            event='step',
+            data=self._payload,
+            node='Tick',
+            task=str(self._seq),
+            started_at=datetime.now(tz=UTC),
+            duration=0.001,
+        )
+        return Commit(
+            claim=self._claim, draft=draft, status='running', ttl=3600, nonce=new_nonce()
+        )

@@ -1,0 +1,1 @@
+"""One module a topic: `measure(bench)` gives its lines."""
