@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from graphkeep.store import Store
@@ -15,7 +16,9 @@ from graphkeep.stores.postgres import PostgresStore
 from graphkeep.stores.redis import RedisStore
 from graphkeep.stores.sqlite import SQLiteStore
 from graphkeep.testing import CommitContract, StoreContract
-from tests.servers import RedisCluster
+from tests.servers import PostgresServer, RedisCluster
+
+_numbers = count()
 
 # --- memory ---------------------------------------------------------------------------------------
 
@@ -99,16 +102,31 @@ class OneByOnePostgresStore(PostgresStore):
     max_batch_commits = 1
 
 
-_numbers = count()
+@pytest.fixture(scope='module')
+def quick_postgres_url(postgres_url: str, postgres_server: PostgresServer) -> str:
+    """A database that does not wait for the disk: what is committed is seen all the same."""
+    name = postgres_url.rpartition('/')[2]
+    postgres_server.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    return postgres_url
 
 
 @pytest.mark.postgres
 class InPostgres(CommitContract):
     @pytest.fixture(autouse=True)
-    def tables(self, postgres_url: str) -> None:
-        # Tables of its own for each test are cheaper than a database.
-        self.url = postgres_url
-        self.prefix = f'test_{next(_numbers)}'
+    async def tables(self, quick_postgres_url: str, request: pytest.FixtureRequest) -> None:
+        self.url = quick_postgres_url
+        self.prefix = 'graphkeep'
+        if 'open' in request.node.name:
+            # What is about opening starts without tables.
+            self.prefix = f'test_{next(_numbers)}'
+            return
+        connection = await asyncpg.connect(self.url)
+        try:
+            if await connection.fetchval("SELECT to_regclass('graphkeep_runs')"):
+                await connection.execute('DELETE FROM graphkeep_snapshots')
+                await connection.execute('DELETE FROM graphkeep_runs')
+        finally:
+            await connection.close()
 
     def make_store(self, **options: Any) -> Store:
         return PostgresStore(self.url, table_prefix=self.prefix, **options)
@@ -118,12 +136,9 @@ class TestPostgres(InPostgres, StoreContract):
     pass
 
 
-class TestPostgresWithFullSnapshots(InPostgres):
-    always_full = True
+class TestPostgresInHostileMode(InPostgres):
     ttl = 0.0
-
-
-class TestPostgresOneByOne(InPostgres):
+    always_full = True
     reclaims = True
 
     def make_store(self, **options: Any) -> Store:
@@ -151,12 +166,9 @@ class TestRedis(InRedis, StoreContract):
     pass
 
 
-class TestRedisWithFullSnapshots(InRedis):
-    always_full = True
+class TestRedisInHostileMode(InRedis):
     ttl = 0.0
-
-
-class TestRedisOneByOne(InRedis):
+    always_full = True
     reclaims = True
 
     def make_store(self, **options: Any) -> Store:

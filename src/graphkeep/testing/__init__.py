@@ -66,9 +66,9 @@ from ._worker import Worker  # noqa: E402
 __all__ = ('CommitContract', 'StoreContract', 'Worker', 'eventually')
 
 
-class CommitContract(Creating, Claiming, Leasing, Committing, Reading, Ending, Together):
+class CommitContract(Committing, Reading, Ending, Together):
     """The part of the contract that is worth running in hostile modes as well."""
 
 
-class StoreContract(CommitContract, Claimable, Finding, Payloads):
+class StoreContract(CommitContract, Creating, Claimable, Claiming, Leasing, Finding, Payloads):
     """What a store has to pass. Subclass it, name the subclass `Test…`, and write `make_store`."""
