@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NewType, TypeVar, get_origin
 
 import pydantic_graph
@@ -18,22 +19,22 @@ _LIBRARIES = tuple(
 
 
 def caller_namespace() -> dict[str, Any]:
-    """The types among the local names of the code that called, inner ones first.
+    """The types and functions among the local names of the code that called, inner ones first.
 
-    A module's globals are not among them: the types find those by themselves.
+    Functions, because annotations may name them: `Annotated[int, my_merge_rule]`. A module's globals
+    are not among them: the types find those by themselves.
     """
     names: dict[str, Any] = {}
     frame = inspect.currentframe()
     while frame is not None:
         module = frame.f_locals is frame.f_globals
         if not module and not frame.f_code.co_filename.startswith(_LIBRARIES):
-            types = {name: value for name, value in frame.f_locals.items() if _is_type(value)}
+            types = {n: value for n, value in frame.f_locals.items() if _may_be_named(value)}
             names = {**types, **names}
         frame = frame.f_back
     return names
 
 
-def _is_type(value: object) -> bool:
-    return (
-        isinstance(value, (type, TypeVar, TypeAliasType, NewType)) or get_origin(value) is not None
-    )
+def _may_be_named(value: object) -> bool:
+    kinds = (type, FunctionType, TypeVar, TypeAliasType, NewType)
+    return isinstance(value, kinds) or get_origin(value) is not None

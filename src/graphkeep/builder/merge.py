@@ -95,13 +95,21 @@ def last(base: Any, mine: Any, committed: Any) -> Any:
 class Merger:
     """Merges values of one declared type."""
 
-    def __init__(self, type_: Any, *, rules: Mapping[type, Rule], path: str) -> None:
+    def __init__(
+        self,
+        type_: Any,
+        *,
+        rules: Mapping[type, Rule],
+        path: str,
+        namespace: Mapping[str, Any] | None = None,
+    ) -> None:
         """Make a merger.
 
         Args:
             type_: The declared type; its fields' annotations may name rules.
             rules: Rules by the exact class of the values.
             path: What the value is called in errors.
+            namespace: Local names that annotations may use.
 
         Raises:
             TypeError: A rule cannot be called with three arguments.
@@ -112,6 +120,7 @@ class Merger:
         self._type = type_
         self._rules = dict(rules)
         self._path = path
+        self._namespace = dict(namespace or {})
         self._fields: dict[type[Any], dict[str, Any]] = {}
 
     def merge(self, base: Any, mine: Any, committed: Any, *, steps: tuple[str, str]) -> Any:
@@ -233,7 +242,7 @@ class Merger:
             return {}
         known = self._fields.get(cls)
         if known is None:
-            known = self._fields[cls] = _annotations(cls)
+            known = self._fields[cls] = _annotations(cls, self._namespace)
         return known
 
 
@@ -321,7 +330,7 @@ def _metadata(type_: Any) -> tuple[Any, ...]:
     return get_args(type_)[1:] if get_origin(type_) is typing.Annotated else ()
 
 
-def _annotations(cls: type[Any]) -> dict[str, Any]:
+def _annotations(cls: type[Any], namespace: dict[str, Any]) -> dict[str, Any]:
     """The annotations of the fields of a class, with their metadata."""
     if issubclass(cls, BaseModel):
         return {
@@ -331,12 +340,12 @@ def _annotations(cls: type[Any]) -> dict[str, Any]:
             for name, field in cls.model_fields.items()
         }
     try:
-        return typing.get_type_hints(cls, include_extras=True)
+        return typing.get_type_hints(cls, localns=namespace, include_extras=True)
     except Exception:  # noqa: BLE001 - names that do not resolve: one by one then
-        return _resolvable(cls)
+        return _resolvable(cls, namespace)
 
 
-def _resolvable(cls: type[Any]) -> dict[str, Any]:
+def _resolvable(cls: type[Any], namespace: dict[str, Any]) -> dict[str, Any]:
     """The annotations of a class that can be evaluated."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -345,7 +354,7 @@ def _resolvable(cls: type[Any]) -> dict[str, Any]:
         hints = cast('dict[str, Any]', vars(base).get('__annotations__', {}))
         for name, hint in hints.items():
             with suppress(Exception):
-                found[name] = eval(hint, scope) if isinstance(hint, str) else hint  # noqa: S307
+                found[name] = eval(hint, scope, namespace) if isinstance(hint, str) else hint  # noqa: S307
     return found
 
 

@@ -155,7 +155,7 @@ class Plan:
         state_type: Any = unpack_type_expression(cast('Any', graph.state_type))
         output_type: Any = unpack_type_expression(cast('Any', graph.output_type))
         self.state = self._codec(state_type, 'state')
-        self.merger = Merger(state_type, rules=merge, path='state')
+        self.merger = Merger(state_type, rules=merge, path='state', namespace=namespace)
         self._output = self._codec(output_type, 'output')
         self._nodes = NodeCodec(
             {
