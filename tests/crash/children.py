@@ -102,12 +102,15 @@ class Nursery:
         self.pid = pid
 
     @contextlib.asynccontextmanager
-    async def child(self, job: str, **arguments: Any) -> AsyncIterator[Child]:
-        """A child that does a job (see `jobs`)."""
+    async def child(
+        self, job: str, *, fresh: bool = False, **arguments: Any
+    ) -> AsyncIterator[Child]:
+        """A child that does a job (see `jobs`); `fresh` in an interpreter of its own."""
         reader, writer = await asyncio.open_unix_connection(self._path, limit=1 << 24)
         child = Child(reader, writer)
         try:
-            writer.write(json.dumps({'job': job, 'with': arguments}).encode() + b'\n')
+            request = {'job': job, 'with': arguments, 'fresh': fresh}
+            writer.write(json.dumps(request).encode() + b'\n')
             child.pid = await child.hears('pid')
             yield child
             await child.kill()

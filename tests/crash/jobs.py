@@ -8,8 +8,9 @@ import logging
 import os
 import random
 import socket
+import time
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -46,7 +47,7 @@ class Line:
         return line.decode()
 
 
-Job = Callable[..., Coroutine[Any, Any, Any]]
+Job = Callable[..., Any]
 
 JOBS: dict[str, Job] = {}
 
@@ -73,7 +74,9 @@ def live(connection: socket.socket, name: str, arguments: dict[str, Any]) -> int
     line = Line(connection)
     line.say(pid=os.getpid())
     try:
-        result = asyncio.run(JOBS[name](line, **arguments))
+        result = JOBS[name](line, **arguments)
+        if asyncio.iscoroutine(result):
+            result = asyncio.run(result)
     except BaseException as e:
         line.say(error=type(e).__name__, message=str(e), traceback=traceback.format_exc())
         return 1
@@ -96,6 +99,7 @@ async def travel(
     *,
     url: str,
     run_id: str,
+    graph: str | None = None,
     how: str = 'resume',
     log: str | None = None,
     halts: Sequence[str] = (),
@@ -108,7 +112,8 @@ async def travel(
     Args:
         line: The way to the test.
         url: The store.
-        run_id: The run. Its graph is recorded under the same name.
+        run_id: The run.
+        graph: The name its graph is recorded under; that of the run if omitted.
         how: `run`, `resume`, `start` (or resume it), or `recover`.
         log: Where the starts of nodes are written.
         halts: In the middle of these nodes say `halt`, and go on when told to.
@@ -129,7 +134,7 @@ async def travel(
     tell_renewals(store, line.say)
     deps = _outside(line, log, halts)
     async with store:
-        persistence = store.persistence(run_id, graph=run_id)
+        persistence = store.persistence(run_id, graph=graph or run_id)
         if how == 'recover':
             recovered = await graphkeep.recover(store, {run_id: trip}, deps=deps)
             if not recovered:
@@ -145,6 +150,62 @@ async def travel(
         else:
             result = await graphkeep.resume(trip, persistence, deps=deps)
     return {'output': result.output, 'state': asdict(result.state)}
+
+
+@job
+async def resume_each(line: Line, *, url: str, **options: Any) -> None:
+    """Resume one run after the other, or start it, as told by the test: a run and a log."""
+    async with graphkeep.open_store(url, **options) as store:
+        while told := await line.told():
+            run_id, log = told.split()
+            try:
+                result = await graphkeep.resume(
+                    trip,
+                    store.persistence(run_id),
+                    deps=_outside(line, log, ()),
+                    start=Pack(),
+                    state=Trip(),
+                )
+            except graphkeep.GraphkeepError as e:
+                line.say(error=type(e).__name__, message=str(e), traceback=traceback.format_exc())
+            else:
+                line.say(result={'output': result.output, 'state': asdict(result.state)})
+
+
+@job
+async def leave(line: Line, *, url: str, run_id: str, **options: Any) -> None:
+    """Run two nodes, leave the run half-way, and live on until told to end."""
+    async with graphkeep.open_store(url, **options) as store:
+        persistence = store.persistence(run_id)
+        async with trip.iter(Pack(), state=Trip(), deps=Outside(), persistence=persistence) as run:
+            await run.next()
+            await run.next()
+        line.say(left=True)
+        await line.told()
+
+
+@job
+def travel_sync(line: Line, *, url: str, run_id: str, halt: str, **options: Any) -> str:
+    """Run the trip with `run_sync`, and block the whole process in the middle of a node."""
+
+    async def middle(_: str, node: str) -> None:
+        if node == halt:
+            line.say(halt=node)
+            time.sleep(60)
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    store = graphkeep.open_store(url, **options)
+    try:
+        return trip.run_sync(
+            Pack(),
+            state=Trip(),
+            deps=Outside(middle=middle),
+            persistence=store.persistence(run_id),
+        ).output
+    finally:
+        loop.run_until_complete(store.close())
+        loop.close()
 
 
 @job

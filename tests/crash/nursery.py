@@ -3,10 +3,10 @@
 Importing everything and binding the graph takes a second, a fork of a process that has done so a
 few milliseconds. It runs no event loop and no thread of its own. Knows nothing of pytest.
 
-A client connects and sends one line, `{"job": …, "with": {…}}`; a child does that job. On the
-same connection the child says what it has to say, one JSON object a line, and hears what it is
-told. In the end the nursery says how it died: `{"status": …}`, negative for a signal. A client that
-goes away takes its child with it.
+A client connects and sends one line, `{"job": …, "with": {…}, "fresh": …}`; a child does that
+job, `fresh` in a new interpreter. On the same connection the child says what it has to say, one
+JSON object a line, and hears what it is told. In the end the nursery says how it died:
+`{"status": …}`, negative for a signal. A client that goes away takes its child with it.
 """
 
 from __future__ import annotations
@@ -88,6 +88,10 @@ def _live(client: socket.socket, request: bytes) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
         asked = json.loads(request)
+        if asked['fresh']:
+            client.set_inheritable(True)
+            command = [sys.executable, '-m', 'tests.crash', str(client.fileno()), request]
+            os.execv(sys.executable, command)
         code = jobs.live(client, asked['job'], asked['with'])
     finally:
         sys.stdout.flush()

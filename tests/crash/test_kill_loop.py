@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -39,9 +40,9 @@ async def test_nothing_acknowledged_is_lost_and_nothing_committed_runs_again(
         nonlocal kills
         while kills < KILLS:
             kills += 1
-            where = {'url': url, 'graph': graph, 'log': str(log)}
-            seed = f'{number}.{kills}'
-            async with nursery.child('wander', width=WIDTH, seed=seed, **where) as child:
+            arguments: dict[str, Any] = {'url': url, 'graph': graph, 'log': str(log)}
+            arguments |= {'width': WIDTH, 'seed': f'{number}.{kills}'}
+            async with nursery.child('wander', **arguments) as child:
                 if chance.random() < 0.9:
                     # Most are killed at work, some as they connect and set the schema up.
                     assert await child.hears('open')

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import time
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ pytest.importorskip('pydantic_graph.persistence')
 
 from tests.crash.trip import FINAL, NODES, OUTPUT, Outside, Pack, Trip, trip
 
-SHORT = {'lease': 0.8, 'heartbeat': 0.2}
-LONG = {'lease': 60.0, 'heartbeat': 30.0}
+SHORT: dict[str, Any] = {'lease': 0.8, 'heartbeat': 0.2}
+LONG: dict[str, Any] = {'lease': 60.0, 'heartbeat': 30.0}
 
 
 async def freeze(zombie: Child, store: Store, run_id: str) -> None:
@@ -70,7 +71,7 @@ async def test_its_heartbeat_is_refused(
     nursery: Nursery, url: str, store: Store, run_id: str
 ) -> None:
     """Thawed in a node that still runs, it tries to renew what others have."""
-    where = {'url': url, 'run_id': run_id}
+    where: dict[str, Any] = {'url': url, 'run_id': run_id}
     async with contextlib.AsyncExitStack() as stack:
         zombie = await stack.enter_async_context(
             nursery.child('travel', how='run', halts=['Climb'], **where, **SHORT)
@@ -146,7 +147,7 @@ async def test_frozen_in_a_claim(
 
 async def test_frozen_in_a_release(nursery: Nursery, url: str, store: Store, run_id: str) -> None:
     """What it gives up is not its own any more."""
-    where = {'url': url, 'run_id': run_id}
+    where: dict[str, Any] = {'url': url, 'run_id': run_id}
     async with contextlib.AsyncExitStack() as stack:
         zombie = await stack.enter_async_context(
             nursery.child(
