@@ -31,6 +31,7 @@ from graphkeep import (
 from graphkeep.stores.postgres import PostgresStore
 from graphkeep.testing import Worker, eventually
 from tests.servers import PostgresServer
+from tests.stores.postgres_tool import rows, run_sql
 
 pytestmark = pytest.mark.postgres
 
@@ -50,21 +51,13 @@ def at(url: str, place: str) -> str:
     return urlunsplit(parts._replace(netloc=f'{user}@{place}' if user else place))
 
 
-async def fetch(url: str, sql: str) -> list[tuple[Any, ...]]:
-    connection = await asyncpg.connect(url)
-    try:
-        return [tuple(row) for row in await connection.fetch(sql)]
-    finally:
-        await connection.close(timeout=20)
-
-
 async def connections(url: str) -> int:
     """How many of a store's connections the server has."""
     sql = (
         'SELECT count(*) FROM pg_stat_activity '
         "WHERE datname = current_database() AND application_name = 'graphkeep'"
     )
-    return (await fetch(url, sql))[0][0]
+    return (await rows(url, sql))[0]['count']
 
 
 def no_connection(url: str) -> Callable[[], Any]:
@@ -90,8 +83,17 @@ async def test_a_store_connects_late_and_leaves_no_connection(fresh_postgres_url
         await store.runs()
 
 
-async def test_one_connection_is_enough(fresh_postgres_url: str) -> None:
-    async with PostgresStore(fresh_postgres_url, max_size=1) as store:
+@pytest.mark.parametrize('whose', ['ours', "the user's"])
+async def test_one_connection_is_enough(fresh_postgres_url: str, whose: str) -> None:
+    settings = {'application_name': 'graphkeep'}
+    async with (
+        asyncpg.create_pool(
+            fresh_postgres_url, min_size=0, max_size=1, server_settings=settings
+        ) as pool,
+        PostgresStore(fresh_postgres_url, max_size=1)
+        if whose == 'ours'
+        else PostgresStore(pool=pool) as store,
+    ):
         workers = [Worker(store, f'run-{number}') for number in range(20)]
         await asyncio.gather(*(worker.create() for worker in workers))
         for _ in range(3):
@@ -341,7 +343,7 @@ async def test_connections_that_the_server_ended_are_replaced(fresh_postgres_url
         await worker.create()
         for _ in range(3):
             await worker.step()
-            await fetch(
+            await run_sql(
                 fresh_postgres_url,
                 'SELECT pg_terminate_backend(pid) FROM pg_stat_activity '
                 "WHERE datname = current_database() AND application_name = 'graphkeep'",
