@@ -31,6 +31,10 @@ every_store = pytest.mark.parametrize(
 """Runs a test on all four stores; without it a test runs on memory and on SQLite."""
 
 
+on_sqlite = pytest.mark.parametrize('database', ['sqlite'], indirect=True)
+"""Runs a test that takes a second or more on SQLite alone."""
+
+
 @pytest.fixture(params=['memory', 'sqlite'])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database that no other test writes to; on Postgres, only under other run ids."""

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 from pydantic_graph import End
 
@@ -23,11 +24,12 @@ from graphkeep import (
     StoreWriteError,
 )
 from graphkeep.testing import Worker, eventually
-from tests.classic.conftest import MakeStore, every_store
+from tests.classic.conftest import MakeStore, every_store, on_sqlite
 from tests.classic.graphs import (
     Deps,
     Hook,
     Order,
+    Pay,
     Pick,
     count_calls,
     events,
@@ -35,6 +37,7 @@ from tests.classic.graphs import (
     nodes,
     orders,
     writes,
+    writes_through,
 )
 
 
@@ -207,6 +210,7 @@ async def test_a_run_that_was_left_is_free_elsewhere_within_two_seconds(
     await Worker(other, run_id).take()
 
 
+@on_sqlite
 async def test_a_caller_may_think_between_two_nodes(make_store: MakeStore, run_id: str) -> None:
     """The idle claim is given up meanwhile, and got again."""
     store, other = make_store(), make_store()
@@ -227,6 +231,7 @@ async def test_a_caller_may_think_between_two_nodes(make_store: MakeStore, run_i
     assert await events(store, run_id) == ['start', 'step', 'edit', 'step', 'end']
 
 
+@on_sqlite
 async def test_another_took_the_run_while_the_caller_was_thinking(
     make_store: MakeStore, run_id: str
 ) -> None:
@@ -251,6 +256,7 @@ async def test_another_took_the_run_while_the_caller_was_thinking(
     assert deps.ran == ['Pick']
 
 
+@on_sqlite
 async def test_a_handle_that_was_dropped_leaves_the_run_free(
     make_store: MakeStore, run_id: str
 ) -> None:
@@ -396,6 +402,7 @@ def test_an_interrupt_in_a_step_leaves_the_run_ready(
         runner.run(store.close())
 
 
+@on_sqlite
 async def test_a_step_whose_coroutine_is_closed_leaves_the_run_free(
     make_store: MakeStore, run_id: str
 ) -> None:
@@ -436,6 +443,7 @@ async def test_a_cancel_during_a_write_waits_for_it_and_loses_nothing(
         return await write(*args)
 
     setattr(store, f'_{hook}', slow)
+    store.grouped = True
     deps = Deps()
     task = asyncio.create_task(
         orders.run(Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id))
@@ -455,6 +463,28 @@ async def test_a_cancel_during_a_write_waits_for_it_and_loses_nothing(
     assert deps.ran == ['Pick', 'Price', 'Pay']
 
 
+async def test_an_anyio_scope_that_cancels_at_every_turn_of_the_loop(
+    store: Store, run_id: str
+) -> None:
+    await store.open()
+    append = store._append
+    scope = anyio.CancelScope()
+
+    async def slow(commits: Any) -> Any:
+        scope.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return await append(commits)
+
+    writes_through(store, slow)
+    with scope:
+        await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+
+    assert scope.cancelled_caught
+    assert await status(store, run_id) == 'ready'
+    assert await events(store, run_id) == ['start', 'step']
+
+
 async def test_a_cancel_during_the_last_write_finds_the_run_done(store: Store, run_id: str) -> None:
     await store.open()
     append = store._append
@@ -465,7 +495,7 @@ async def test_a_cancel_during_the_last_write_finds_the_run_done(store: Store, r
             await asyncio.sleep(0)
         return await append(commits)
 
-    store._append = cancelling
+    writes_through(store, cancelling)
     handle = store.persistence(run_id)
     task = asyncio.create_task(orders.run(Pick('tea'), state=Order(), persistence=handle))
     with pytest.raises(asyncio.CancelledError):
@@ -513,7 +543,7 @@ def refuses(store: Store, error: Exception, *, first: int, count: int = 1) -> No
             return [error] * len(commits)
         return await append(commits)
 
-    store._append = failing
+    writes_through(store, failing)
 
 
 async def test_a_commit_that_the_database_refuses_fails_the_run(store: Store, run_id: str) -> None:
@@ -566,7 +596,7 @@ async def test_the_database_is_out_of_reach_when_a_step_ends(
                 raise each
         return results
 
-    store._append = raising
+    writes_through(store, raising)
     with pytest.raises(StoreUnavailableError, match='no route'):
         await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
 
@@ -588,7 +618,7 @@ async def test_a_reply_that_was_lost_is_no_second_write(store: Store, run_id: st
             raise StoreUnavailableError('the reply was lost')
         return results
 
-    store._append = losing
+    writes_through(store, losing)
     result = await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
 
     assert result.output == 300
@@ -611,6 +641,20 @@ async def test_a_failed_edit_leaves_the_run_as_it_was(store: Store, run_id: str)
         assert await run.next() is not None
     assert run.state.total == 309
     assert await events(store, run_id) == ['start', 'step', 'edit', 'step']
+
+
+async def test_a_failed_replacement_leaves_the_run_as_it_was(store: Store, run_id: str) -> None:
+    refuses(store, StoreWriteError('the disk is full'), first=2)
+    async with orders.iter(
+        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
+    ) as run:
+        await run.next()
+        with pytest.raises(StoreWriteError):
+            await run.next(Pay(tip=1))
+        assert await status(store, run_id) == 'ready'
+
+        assert await run.next(Pay(tip=2)) == End(2)
+    assert await events(store, run_id) == ['start', 'step', 'replace', 'end']
 
 
 # --- many runs ------------------------------------------------------------------------------------
@@ -655,6 +699,7 @@ async def test_a_run_that_fails_does_not_touch_the_others(store: Store, run_id: 
     assert [isinstance(each, ValueError) for each in results] == [False, True] * 5
 
 
+@on_sqlite
 async def test_nothing_writes_after_the_end(store: Store, run_id: str) -> None:
     calls = count_calls(store)
     await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))

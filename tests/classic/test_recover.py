@@ -18,7 +18,7 @@ import graphkeep
 from graphkeep import Recovered, Store
 from graphkeep import owner as owners
 from graphkeep.testing import Worker, eventually
-from tests.classic.conftest import MakeStore, every_store
+from tests.classic.conftest import MakeStore, every_store, on_sqlite
 from tests.classic.graphs import Deps, Order, Pick, count_calls, fails, orders, rows, writes
 
 
@@ -123,6 +123,7 @@ async def test_a_dead_process_of_this_machine_is_known_at_once(store: Store, run
     assert ids(recovered) == [run_id]
 
 
+@on_sqlite
 async def test_ready_runs_too(store: Store, run_id: str) -> None:
     await ready(store, f'{run_id}/ready', graph='orders')
     async with orders.iter(
@@ -215,6 +216,7 @@ async def test_a_concurrency_of_nothing(store: Store) -> None:
         await graphkeep.recover(store, {}, concurrency=0)
 
 
+@on_sqlite
 async def test_a_claim_that_may_be_dead_is_watched_until_it_passes(
     store: Store, run_id: str
 ) -> None:
@@ -224,6 +226,7 @@ async def test_a_claim_that_may_be_dead_is_watched_until_it_passes(
     assert ids(await graphkeep.recover(store, {'orders': orders})) == [run_id]
 
 
+@on_sqlite
 async def test_a_claim_that_is_renewed_is_left_alone(store: Store, run_id: str) -> None:
     alive = await left(store, run_id, graph='orders', ttl=20.0)
 
@@ -243,6 +246,7 @@ async def test_a_claim_that_is_renewed_is_left_alone(store: Store, run_id: str) 
     assert (await store.run(run_id)).owner == alive.owner
 
 
+@on_sqlite
 async def test_watching_ends_with_the_stores_lease(make_store: MakeStore, run_id: str) -> None:
     """A worker with a lease of an hour, which nobody here can know to be alive."""
     store = make_store(lease=0.4, heartbeat=0.1)

@@ -27,6 +27,7 @@ from tests.classic.graphs import (
     orders,
     rows,
     writes,
+    writes_through,
 )
 
 # --- starting -------------------------------------------------------------------------------------
@@ -346,7 +347,7 @@ async def test_a_second_use_while_a_commit_is_in_flight_does_not_break_the_first
             refused.append('busy')
         return await append(commits)
 
-    store._append = slow
+    writes_through(store, slow)
     result = await orders.run(Pick('tea'), state=Order(), persistence=handle)
 
     assert result.output == 300
