@@ -66,7 +66,9 @@ class _SQLiteWriter:
         self._seq += 1
         self.connection.execute('BEGIN IMMEDIATE')
         self.connection.execute("UPDATE head SET seq = ? WHERE run_id = 'bare'", (self._seq,))
-        self.connection.execute("INSERT INTO bare VALUES ('bare', ?, ?)", (self._seq, self._payload))
+        self.connection.execute(
+            "INSERT INTO bare VALUES ('bare', ?, ?)", (self._seq, self._payload)
+        )
         self.connection.execute('COMMIT')
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Annotated, Any
 
-from graphkeep import merge
 from pydantic_graph import GraphBuilder, StepContext, reduce_list_append
 from pydantic_graph.graph_builder import Graph
+
+from graphkeep import merge
 
 __all__ = ('Big', 'Moments', 'Ticks', 'big_map', 'chain', 'sleeping_map', 'ticking', 'wide_map')
 
@@ -45,9 +46,7 @@ def ticking(*, stop_at: int | None = None) -> Graph[Ticks, Moments, int, int]:
     g.add(
         g.edge_from(g.start_node).to(tick),
         g.edge_from(tick).to(
-            g.decision(node_id='more')
-            .branch(again.to(tick))
-            .branch(g.match(int).to(g.end_node))
+            g.decision(node_id='more').branch(again.to(tick)).branch(g.match(int).to(g.end_node))
         ),
     )
     return g.build()
@@ -73,9 +72,7 @@ def chain(length: int) -> Graph[Ticks, None, int, int]:
 
 def sleeping_map(seconds: float) -> Graph[Ticks, None, list[int], list[int]]:
     """A map whose steps wait, as for a model."""
-    g = GraphBuilder(
-        name='sleeping', state_type=Ticks, input_type=list[int], output_type=list[int]
-    )
+    g = GraphBuilder(name='sleeping', state_type=Ticks, input_type=list[int], output_type=list[int])
 
     @g.step
     async def wait(ctx: StepContext[Ticks, None, int]) -> int:

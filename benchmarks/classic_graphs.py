@@ -52,9 +52,17 @@ def text(number: int) -> str:
 
 
 _WORDS = (
-    'the order has not arrived yet and we would like to know when it will be here please '
-    'send a new one or refund what was paid for it since our customers are waiting'
-).split()
+    'order',
+    'refund',
+    'please',
+    'arrived',
+    'customers',
+    'waiting',
+    'when',
+    'not',
+    'the',
+    'we',
+)
 
 
 def conversation(count: int) -> list[ModelMessage]:

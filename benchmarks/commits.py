@@ -56,6 +56,4 @@ class Committer:
             started_at=datetime.now(tz=UTC),
             duration=0.001,
         )
-        return Commit(
-            claim=self._claim, draft=draft, status='running', ttl=3600, nonce=new_nonce()
-        )
+        return Commit(claim=self._claim, draft=draft, status='running', ttl=3600, nonce=new_nonce())

@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 
 from benchmarks.bench import Bench
 
-__all__ = ('Rows', 'rows_of', 'sqlite_path', 'transactions_of')
+__all__ = (
+    'Rows',
+    'bytes_of',
+    'redis_bytes',
+    'redis_rows',
+    'rows_of',
+    'sqlite_path',
+    'transactions_of',
+)
 
 Rows = list[tuple[object, ...]]
 
@@ -63,11 +71,41 @@ def _scripts(bench: Bench) -> int:
     return found
 
 
-def rows_of(bench: Bench, name: str, url: str, table: str) -> Rows:
-    """All values of a table (in Redis: of all keys of a kind), as they lie there."""
+def rows_of(bench: Bench, name: str, place: str | Path, table: str) -> Rows:
+    """All rows of a table: of a SQLite file, or of the Postgres database that a URL names."""
     if name == 'sqlite':
-        with closing(sqlite3.connect(sqlite_path(url))) as connection:
+        with closing(sqlite3.connect(place)) as connection:
             return connection.execute(f'SELECT * FROM {table}').fetchall()
-    assert name == 'postgres'
     assert bench.postgres is not None
-    return bench.postgres.fetch(f'SELECT * FROM {table}', dbname=urlsplit(url).path[1:])
+    return bench.postgres.fetch(f'SELECT * FROM {table}', dbname=urlsplit(str(place)).path[1:])
+
+
+def bytes_of(rows: Rows) -> int:
+    """Bytes of all values of these rows, numbers and times as they are written out."""
+    return sum(
+        len(value if isinstance(value, bytes) else str(value).encode())
+        for row in rows
+        for value in row
+        if value is not None
+    )
+
+
+def redis_bytes(bench: Bench) -> int:
+    """Bytes that clients have sent to Redis, of all commands: only differences mean something."""
+    assert bench.redis is not None
+    return int(bench.redis.command('INFO', 'stats')['total_net_input_bytes'])
+
+
+async def redis_rows(url: str, run_id: str) -> Rows:
+    """What lies in Redis of one run: its header, and every entry of its log."""
+    from redis.asyncio import Redis
+
+    client = Redis.from_url(url)
+    try:
+        [log] = [key async for key in client.scan_iter(match=f'*:log:{run_id}')]
+        entries = await client.xrange(log)
+        header = await client.hgetall(log.replace(b':log:', b':run:'))
+    finally:
+        await client.aclose()
+    rows: Rows = [(entry, *fields, *fields.values()) for entry, fields in entries]
+    return [*rows, (*header, *header.values())]

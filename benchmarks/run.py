@@ -1,8 +1,8 @@
 """Runs the benchmarks, prints a table a topic, and leaves all figures in build/bench.json.
 
-    python benchmarks/run.py
-    python benchmarks/run.py --only append,resume
-    python benchmarks/run.py --quick
+python benchmarks/run.py
+python benchmarks/run.py --only append,resume
+python benchmarks/run.py --quick
 """
 
 from __future__ import annotations

@@ -52,4 +52,3 @@ def one_by_one(call: Callable[[], Awaitable[object]]) -> Calls:
 def gaps(moments: Sequence[float]) -> list[float]:
     """Seconds between moments that follow each other."""
     return [b - a for a, b in pairwise(moments)]
-

@@ -37,9 +37,7 @@ async def measure(bench: Bench) -> list[Line]:
                         each=20,
                     )
                 what, target = f'{NAMES[name]}: a commit', at_most(_TARGETS[name])
-                commits.append(
-                    ratio(what, found['commit'], found['bare'], of=of, target=target)
-                )
+                commits.append(ratio(what, found['commit'], found['bare'], of=of, target=target))
             found = await in_turns(
                 {'commit': committer.times, 'step': partial(_steps, bench, store)},
                 rounds=bench.n(40, 2),
