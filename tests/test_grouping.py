@@ -264,3 +264,20 @@ def test_a_loop_that_goes_down_leaves_nobody_waiting() -> None:
     assert len(endings) == 3
     assert all(ending.error is not None for ending in endings)
     assert all(ending.cancelled is not None for ending in endings)
+
+
+async def test_a_commit_that_comes_as_the_writer_ends_is_written() -> None:
+    """Who waits for a commit goes on before the writer's task is gone, and hands in the next."""
+    written: list[Commit] = []
+
+    async def write(batch: Sequence[Commit]) -> Sequence[BaseException | None]:
+        await asyncio.sleep(0)
+        written.extend(batch)
+        return [None] * len(batch)
+
+    queue = CommitQueue(write, max_commits=9, max_bytes=9_999, parallel=1, bound=1.0)
+    async with asyncio.timeout(5):
+        for number in range(50):
+            ending = await queue.put(commit(f'run-{number}'))
+            assert ending.error is None
+    assert len(written) == 50

@@ -84,3 +84,25 @@ def test_a_url_is_understood_without_a_driver() -> None:
     )
     found = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == '[]'
+
+
+def test_the_options_of_every_store_may_stand_in_its_url() -> None:
+    store = open_store('memory://shared?lease=60&heartbeat=5&retry=0&history=latest')
+    assert (store.lease, store.heartbeat, store.retry, store.history) == (60.0, 5.0, 0.0, 'latest')
+    assert open_store('memory://?lease=60', lease=9.0).lease == 9.0
+
+
+def test_a_heartbeat_follows_its_lease() -> None:
+    assert open_store('memory://', lease=9.0).heartbeat == 3.0
+
+
+@pytest.mark.parametrize('url', ['memory://?lease=soon', 'sqlite:///x.db?retry='])
+def test_an_option_that_is_no_number_is_named(url: str) -> None:
+    with pytest.raises(ValueError, match='must be a number'):
+        open_store(url)
+
+
+@pytest.mark.parametrize('lease', [float('inf'), 0.0, -1.0])
+def test_a_lease_must_end(lease: float) -> None:
+    with pytest.raises(ValueError, match='lease'):
+        open_store('memory://', lease=lease)

@@ -2,28 +2,29 @@
 
 ```
 GraphkeepError
-├── StoreError                            the database or the way to it
-│   ├── StoreUnavailableError (ConnectionError)   down, unreachable, out of connections: worth
-trying again │   ├── StoreWriteError (OSError)         full, read-only, no right to write: the write
-did not happen │   ├── StoreClosedError (RuntimeError)   the store was closed, or inherited through
-fork() │   ├── SchemaError (RuntimeError)        schema missing and may not be made, or made by a
-newer graphkeep │   └── MissingDriverError (ImportError)  names the extra to install
-├── RunError                              one run; carries `run_id`
-│   ├── RunNotFoundError (LookupError)
-│   ├── RunExistsError (ValueError)
-│   ├── RunBusyError (RuntimeError)       someone else holds a live claim; carries `owner`,
-`lease_until` │   ├── RunStatusError (RuntimeError)     the run's status does not allow this;
-carries `status` │   ├── RunMovedError (RuntimeError)      the run was changed since it was read
-│   ├── LeaseLostError (RuntimeError)     our claim was taken over; nothing was written
-│   ├── DamagedRunError (ValueError)      a stored snapshot cannot be read; carries `seq`
-│   ├── FormatVersionError (ValueError)   written by a newer graphkeep
-│   └── GraphChangedError (ValueError)    the stored run does not fit the graph; carries `node`,
-`path` ├── StateConflictError (ValueError)       parallel steps changed the same field; carries `path`, `steps`
-└── CodecError                            a Python value and its JSON; carries `path`
-    ├── UnstorableTypeError (TypeError)   found when the graph is bound
-    └── LossyStateError (ValueError)      found before anything is written
+├── StoreError                      the database or the way to it
+│   ├── StoreUnavailableError       down, unreachable, out of connections: worth trying again
+│   ├── StoreWriteError             full, read-only, no right to write: nothing was written
+│   ├── StoreClosedError            the store was closed, or inherited through fork()
+│   ├── SchemaError                 missing and may not be made, or made by a newer graphkeep
+│   └── MissingDriverError          names the extra to install
+├── RunError                        one run; carries `run_id`
+│   ├── RunNotFoundError
+│   ├── RunExistsError
+│   ├── RunBusyError                someone else holds a live claim: `owner`, `lease_until`
+│   ├── RunStatusError              the run's status does not allow this: `status`
+│   ├── RunMovedError               the run was changed since it was read
+│   ├── LeaseLostError              our claim was taken over; nothing was written
+│   ├── DamagedRunError             a stored snapshot cannot be read: `seq`
+│   ├── FormatVersionError          written by a newer graphkeep
+│   └── GraphChangedError           the stored run does not fit the graph: `node`, `path`
+├── StateConflictError              parallel steps changed the same field: `path`, `steps`
+└── CodecError                      a Python value and its JSON: `path`
+    ├── UnstorableTypeError         found when the graph is bound
+    └── LossyStateError             found before anything is written
 ```
 
+Each is also the built-in that one would catch (`ConnectionError`, `LookupError`, `ValueError`, …).
 A message says what happened, to which run, and what to do next. URLs are shown without passwords.
 """
 

@@ -10,9 +10,10 @@ from .runs import check_labels, check_name, check_run_id
 if TYPE_CHECKING:
     from .store import Store
 
-__all__ = ('Handle', 'IfExists')
+__all__ = ('Handle', 'IfExists', 'Verify')
 
 IfExists = Literal['raise', 'resume']
+Verify = Literal['changed', 'always']
 
 
 class Handle:
@@ -29,6 +30,7 @@ class Handle:
         if_exists: IfExists = 'raise',
         graph: str | None = None,
         labels: Mapping[str, str] | None = None,
+        verify: Verify = 'changed',
     ) -> None:
         """Make a handle.
 
@@ -38,6 +40,8 @@ class Handle:
             if_exists: What `PersistentGraph.run` does with a run that was started before.
             graph: The name the graph is recorded under; its own name if omitted.
             labels: Your own labels of a run that is started with this handle.
+            verify: For graphs of pydantic-graph 1.x: `always` loads everything back at every step
+                before it is written, instead of only what its type may lose.
 
         Raises:
             ValueError: `run_id`, `graph` or a label cannot be stored.
@@ -51,6 +55,7 @@ class Handle:
         self.if_exists: IfExists = if_exists
         self.graph_name = graph
         self.labels = check_labels(labels)
+        self.verify: Verify = verify
 
     def __repr__(self) -> str:
         return f'<{type(self).__name__} of run {self.run_id!r} in {self.store!r}>'

@@ -34,12 +34,12 @@ class Journal:
     """
 
     __slots__ = (
-        'first_epoch',
         '_delta_bytes',
         '_deltas',
         '_full_bytes',
         '_lease',
         'document',
+        'first_epoch',
         'run_id',
         'seq',
         'store',

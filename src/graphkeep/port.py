@@ -5,6 +5,7 @@ claims.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
@@ -62,7 +63,7 @@ class Port(Hooks):
         self,
         *,
         lease: float = 30.0,
-        heartbeat: float = 10.0,
+        heartbeat: float | None = None,
         history: Literal['all', 'latest'] = 'all',
         retry: float = 10.0,
     ) -> None:
@@ -71,14 +72,17 @@ class Port(Hooks):
         Args:
             lease: Seconds that a claim lasts without being renewed. It must outlast every stretch
                 in which a step blocks the event loop.
-            heartbeat: Seconds between renewals while a step runs. At most half the lease.
+            heartbeat: Seconds between renewals while a step runs, at most half the lease; a third
+                of it if omitted.
             history: `latest` drops snapshots older than the newest full one; `all` keeps every
                 snapshot.
             retry: Seconds for which a call is tried again while the database cannot be reached.
         """
-        if not 0 < heartbeat <= lease / 2:
+        heartbeat = lease / 3 if heartbeat is None else heartbeat
+        if not 0 < heartbeat <= lease / 2 or math.isinf(lease):
             raise ValueError(
-                f'heartbeat must be above 0 and at most half the lease, got {heartbeat} and {lease}'
+                'the lease must be finite, and the heartbeat above 0 and at most half of it; got a '
+                f'lease of {lease} and a heartbeat of {heartbeat}'
             )
         if history not in ('all', 'latest'):
             raise ValueError(f"history must be 'all' or 'latest', got {history!r}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from . import owner as owners
 from .errors import RunBusyError, RunNotFoundError
-from .handle import Handle, IfExists
+from .handle import Handle, IfExists, Verify
 from .hooks import new_nonce, not_claimable, refused_claim
 from .port import Port
 from .runs import Draft, NewRun, Run, RunQuery, Snapshot, Status, check_labels, check_run_id
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ('Store', 'new_nonce', 'not_claimable', 'refused_claim')
 
-ENDED: tuple[Status, ...] = ('done', 'failed', 'cancelled')
+ENDED: tuple[Status, ...] = ('done', 'cancelled')
 _PAGE = 1_000
 
 
@@ -46,6 +46,7 @@ class Store(Port):
         if_exists: IfExists = 'raise',
         graph: str | None = None,
         labels: Mapping[str, str] | None = None,
+        verify: Verify = 'changed',
     ) -> StatePersistence[Any, Any]:
         """The handle of one run: what is passed as `persistence=` to pydantic-graph.
 
@@ -57,6 +58,8 @@ class Store(Port):
                 omitted.
             labels: Your own labels of a run that is started here, for finding it with
                 `runs(labels=…)`.
+            verify: Of a 1.x graph: `always` loads everything back at every step before it is
+                written, instead of only what its type may lose.
 
         Raises:
             ValueError: `run_id`, `graph` or a label cannot be stored.
@@ -64,11 +67,15 @@ class Store(Port):
         # The one place where the port knows a front end: late, because front ends stand on it.
         if find_spec('pydantic_graph.persistence') is None:
             # pydantic-graph 2 has no BaseStatePersistence to be.
-            handle = Handle(self, run_id, if_exists=if_exists, graph=graph, labels=labels)
+            handle = Handle(
+                self, run_id, if_exists=if_exists, graph=graph, labels=labels, verify=verify
+            )
             return cast('StatePersistence[Any, Any]', handle)
         from .classic import StatePersistence
 
-        return StatePersistence(self, run_id, if_exists=if_exists, graph=graph, labels=labels)
+        return StatePersistence(
+            self, run_id, if_exists=if_exists, graph=graph, labels=labels, verify=verify
+        )
 
     async def run(self, run_id: str) -> Run:
         """The header of a run.
@@ -257,7 +264,8 @@ class Store(Port):
 
         Args:
             older_than: How long ago at least.
-            status: Only runs with this status, or any of these; by default those that have ended.
+            status: Only runs with this status, or any of these; by default those that have
+                ended. A failed run has not: it can be resumed.
             graph: Only runs of this graph.
             labels: Only runs with all of these labels.
 

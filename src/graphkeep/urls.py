@@ -16,10 +16,12 @@ def open_store(url: str, **options: Any) -> Store:
     Args:
         url: `sqlite:///runs.db` (relative), `sqlite:////var/lib/runs.db` (absolute),
             `postgresql://…`, `redis://…`, `rediss://…`, `redis+cluster://…` or `memory://`.
+            `lease`, `heartbeat`, `retry` and `history` may follow: `…?lease=60`.
         **options: Of the store: `lease`, `heartbeat`, `history`, `retry`, and what its class takes.
+            They win over those of the URL.
 
     Raises:
-        ValueError: The URL names no store that there is.
+        ValueError: The URL names no store that there is, or an option is not what it may be.
         TypeError: It is not a string.
         MissingDriverError: The driver of that database is not installed; says which extra brings
             it.
@@ -27,6 +29,8 @@ def open_store(url: str, **options: Any) -> Store:
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f'the URL of a store must be a string, got {type(url).__name__}')
     scheme = url.partition(':')[0].lower()
+    url, found = _split_options(url)
+    options = {**found, **options}
     if scheme == 'memory':
         from .stores.memory import MemoryStore
 
@@ -54,6 +58,27 @@ def open_store(url: str, **options: Any) -> Store:
     raise ValueError(
         f'no store for {safe_url(url)!r}: expected sqlite:///…, postgresql://…, redis://… or memory://'
     )
+
+
+def _split_options(url: str) -> tuple[str, dict[str, Any]]:
+    """A URL without the options that every store has, and these; the driver gets the others."""
+    head, mark, query = url.partition('?')
+    kept: list[str] = []
+    found: dict[str, Any] = {}
+    for each in query.split('&') if mark else ():
+        name, _, value = each.partition('=')
+        if name == 'history':
+            found[name] = value
+        elif name in ('lease', 'heartbeat', 'retry'):
+            try:
+                found[name] = float(value)
+            except ValueError:
+                raise ValueError(
+                    f'{name} in {safe_url(url)!r} must be a number, got {value!r}'
+                ) from None
+        else:
+            kept.append(each)
+    return head + (mark + '&'.join(kept) if kept else ''), found
 
 
 def safe_url(url: object) -> str:

@@ -106,6 +106,8 @@ class Execution:
         self._wake: asyncio.Future[None] | None = None
         self._broken: BaseException | None = None
         """What the run failed with: only a resume runs the step again."""
+        self.watched = False
+        """Somebody sees the live state between two steps, and may change it."""
         self.ended = False
         """Whether the graph has ended, and `output` is its output."""
         self.output: Any = None
@@ -133,7 +135,9 @@ class Execution:
         if self._broken is not None:
             raise self._broken
         if not self._journal.claimed:
-            await self._journal.claim(allow=('ready', 'failed'))
+            await self.claim()
+        if self.watched:
+            await self._commit_edits()
         tasks = self._frontier.tasks
         if not tasks:
             await self._fail_run(None, RuntimeError(_NO_RESULT))
@@ -152,6 +156,25 @@ class Execution:
             batch = list(self._completed)
             self._completed.clear()
             return await self._settle(batch)
+
+    async def claim(self) -> None:
+        """Get the right to write the run. Errors as for `Journal.claim`."""
+        await self._journal.claim(allow=('ready', 'failed'))
+
+    async def _commit_edits(self) -> None:
+        """Commit what the caller has changed in the state between two events.
+
+        It counts as a change of its own: parallel steps that change the same are merged with it.
+        """
+        async with self._committing:
+            if not self._keeper.settle_live('the caller'):
+                return
+            ending = await self._journal.commit(
+                Change(state=self._keeper.change), event='edit', status='running'
+            )
+            if ending.error is None:
+                self._keeper.committed()
+            ending.unwrap()
 
     async def end_at_start(self, walk: Walk) -> None:
         """The graph goes from its start straight to its end."""

@@ -13,7 +13,9 @@ from ..errors import (
     DamagedRunError,
     GraphChangedError,
     RunBusyError,
+    RunMovedError,
     RunNotFoundError,
+    RunStatusError,
 )
 from ..handle import Handle
 from ..hooks import not_claimable
@@ -76,14 +78,29 @@ async def start(
 async def load(
     plan: Plan, handle: Handle, *, deps: Any, max_parallel: int | None
 ) -> Execution | None:
-    """Take a stored run up where it stopped, or its end; `None` if it does not exist.
+    """Take a stored run up where it stopped, claimed, or its end; `None` if it does not exist.
 
     Raises:
         RunBusyError: Another process, which may be alive, is running it.
-        RunStatusError: It was cancelled.
+        RunStatusError: It was cancelled, or was forked from an end.
         GraphChangedError: What is stored does not fit the graph any more.
         DamagedRunError: What is stored cannot be read.
     """
+    while True:
+        execution = await _look(plan, handle, deps=deps, max_parallel=max_parallel)
+        if execution is None or execution.ended:
+            return execution
+        try:
+            await execution.claim()
+        except RunMovedError:
+            continue  # somebody was faster between look and claim: look again
+        return execution
+
+
+async def _look(
+    plan: Plan, handle: Handle, *, deps: Any, max_parallel: int | None
+) -> Execution | None:
+    """Read a run, and stand where it stopped. Claims nothing."""
     try:
         run, journal = await Journal.load(handle.store, handle.run_id)
     except RunNotFoundError:
@@ -105,10 +122,12 @@ async def load(
         execution.output = _decoded(run, 'output', lambda: plan.decode_output(output))
         execution.ended = True
     elif not frontier.tasks and not frontier.buffers:
-        raise GraphChangedError(
-            f'Run {run.run_id!r} has no pending step: it was forked from an end. Start a new run '
-            'with its state instead.',
+        raise RunStatusError(
+            f'Run {run.run_id!r} has no pending step: it was forked from the end of '
+            f'{run.parent_run_id!r}. Fork it at an earlier snapshot, or start a new run with its '
+            'state.',
             run_id=run.run_id,
+            status=run.status,
         )
     return execution
 

@@ -269,7 +269,9 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
 
     @property
     def state(self) -> StateT:
-        """The state as it was settled last."""
+        """The state as it was settled last. What you change in it is committed before the next
+        step.
+        """
         return self._execution.state
 
     @property
@@ -292,6 +294,7 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
     async def __anext__(self) -> Event:
         if isinstance(self._last, EndMarker):
             raise StopAsyncIteration
+        self._execution.watched = True
         if self._last is None:
             # As upstream does, which begins with the tasks behind the start.
             self._last = self.next_task
@@ -327,12 +330,12 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
         """
         raise TypeError(
             'override_next: the next tasks of a kept run are committed already and cannot be '
-            'replaced. '
-            'Let a decision in the graph choose, or fork the run and change its state.'
+            'replaced. Change `run.state`, and let a decision in the graph choose.'
         )
 
     async def finish(self) -> OutputT:
         """Run to the end without watching."""
+        self._execution.watched = self._last is not None
         while not self._execution.ended:
             await self._execution.advance()
         return self._execution.output

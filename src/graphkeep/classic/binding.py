@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from pydantic_graph._utils import UNSET as GRAPH_UNSET
 
 from ..codec import UNSET, Codec, NodeCodec, infer_types
+from ..handle import Verify
 
 if TYPE_CHECKING:
     from pydantic_graph.graph import Graph
 
-__all__ = ('Binding', 'Verify', 'bind')
-
-Verify = Literal['changed', 'always']
+__all__ = ('Binding', 'bind')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,4 +71,3 @@ def bind(
     )
     _bindings[key] = (ref(graph, lambda _: _bindings.pop(key, None)), binding)
     return binding
-

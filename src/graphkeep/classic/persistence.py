@@ -24,10 +24,10 @@ from pydantic_graph.persistence import (
 
 from .. import owner as owners
 from ..errors import GraphChangedError, RunBusyError
-from ..handle import Handle, IfExists
+from ..handle import Handle, IfExists, Verify
 from ..namespaces import caller_namespace
 from ..runs import Run, Status
-from .binding import Binding, Verify, bind
+from .binding import Binding, bind
 from .cursor import Cursor, Pending
 from .record import load_all
 
@@ -66,8 +66,8 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         Args:
             store: Where the run is kept.
             run_id: The name of the run, 1 to 512 bytes of UTF-8.
-            if_exists: What `PersistentGraph.run` does with a run that was started before. Upstream's
-                own `graph.run` cannot continue one: there `graphkeep.resume` does.
+            if_exists: What `PersistentGraph.run` does with a run that was started before.
+                Upstream's own `graph.run` cannot continue one: there `graphkeep.resume` does.
             graph: The name the graph is recorded under; its own name if omitted.
             labels: Your own labels of a run that is started with this handle.
             verify: `always` loads everything back at every step before it is written, instead of
@@ -76,8 +76,9 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         Raises:
             ValueError: `run_id`, `graph` or a label cannot be stored.
         """
-        super().__init__(store, run_id, if_exists=if_exists, graph=graph, labels=labels)
-        self._verify: Verify = verify
+        super().__init__(
+            store, run_id, if_exists=if_exists, graph=graph, labels=labels, verify=verify
+        )
         self._binding: Binding | None = None
         self._cursor: Cursor | None = None
         self._left: Cursor | None = None
@@ -102,7 +103,7 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
             RunBusyError: This handle is running a node.
         """
         self._check_idle()
-        binding = bind(graph, verify=self._verify, namespace=caller_namespace)
+        binding = bind(graph, verify=self.verify, namespace=caller_namespace)
         if binding is not self._binding:
             self._binding, self._cursor, self._left = binding, None, None
         self.graph_name = self.graph_name or graph.name

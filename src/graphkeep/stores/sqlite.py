@@ -55,7 +55,7 @@ class SQLiteStore(Store):
         synchronous: Synchronous = 'FULL',
         table_prefix: str = 'graphkeep',
         lease: float = 30.0,
-        heartbeat: float = 10.0,
+        heartbeat: float | None = None,
         history: Literal['all', 'latest'] = 'all',
         retry: float = 10.0,
     ) -> None:
