@@ -81,7 +81,7 @@ class Port(Hooks):
         heartbeat = lease / 3 if heartbeat is None else heartbeat
         if not 0 < heartbeat <= lease / 2 or math.isinf(lease):
             raise ValueError(
-                'the lease must be finite, and the heartbeat above 0 and at most half of it; got a '
+                'the lease must be finite, and the heartbeat above 0 and at most half the lease; got a '
                 f'lease of {lease} and a heartbeat of {heartbeat}'
             )
         if history not in ('all', 'latest'):
