@@ -81,8 +81,8 @@ class Port(Hooks):
         heartbeat = lease / 3 if heartbeat is None else heartbeat
         if not 0 < heartbeat <= lease / 2 or math.isinf(lease):
             raise ValueError(
-                'the lease must be finite, and the heartbeat above 0 and at most half the lease; got a '
-                f'lease of {lease} and a heartbeat of {heartbeat}'
+                'the lease must be finite, and the heartbeat above 0 and at most half the lease; '
+                f'got a lease of {lease} and a heartbeat of {heartbeat}'
             )
         if history not in ('all', 'latest'):
             raise ValueError(f"history must be 'all' or 'latest', got {history!r}")
