@@ -32,8 +32,10 @@ from tests.bad_wire import Wire, down, wired
     [
         ({'heartbeat': 0}, 'heartbeat'),
         ({'heartbeat': -1.0}, 'heartbeat'),
-        ({'lease': 10.0, 'heartbeat': 5.1}, 'half the lease'),
-        ({'lease': float('nan')}, 'heartbeat'),
+        ({'lease': 10.0, 'heartbeat': 5.1}, 'half'),
+        ({'lease': 0}, 'lease'),
+        ({'lease': float('nan')}, 'lease'),
+        ({'lease': float('inf')}, 'lease'),
         ({'history': 'some'}, "'all' or 'latest'"),
         ({'retry': -0.1}, 'retry'),
     ],
@@ -41,6 +43,12 @@ from tests.bad_wire import Wire, down, wired
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         MemoryStore(**options)
+
+
+def test_the_heartbeat_follows_the_lease() -> None:
+    assert MemoryStore().heartbeat == 10.0
+    assert MemoryStore(lease=3.0).heartbeat == 1.0
+    assert MemoryStore(lease=3.0, heartbeat=1.5).heartbeat == 1.5
 
 
 def test_the_port_cannot_be_made_without_its_hooks() -> None:

@@ -208,8 +208,12 @@ class Ending(Contract):
             await self.worker(store, 'running', ttl=30.0).create()
             assert await store.prune(older_than=timedelta(days=1)) == 0
             assert len(await store.runs()) == 6
-            assert await store.prune(older_than=_EVERYTHING) == 3
-            assert {r.run_id for r in await store.runs()} == {'ready', 'paused', 'running'}
+            # A failed run has not ended: it can be resumed.
+            assert await store.prune(older_than=_EVERYTHING) == 2
+            left = {run.run_id for run in await store.runs()}
+            assert left == {'ready', 'paused', 'failed', 'running'}
+            assert await store.prune(older_than=_EVERYTHING, status=('failed', 'paused')) == 2
+            assert {run.run_id for run in await store.runs()} == {'ready', 'running'}
 
     async def test_prune_takes_a_query(self) -> None:
         async with self.make_store() as store:
@@ -220,7 +224,9 @@ class Ending(Contract):
                 await worker.ends_as('done' if number & 4 else 'failed')
             old, labels = _EVERYTHING, {'l': '2'}
             assert await store.prune(older_than=old, status='done', graph='A', labels=labels) == 1
-            assert await store.prune(older_than=old, graph='A', labels=labels) == 1
+            assert await store.prune(older_than=old, graph='A', labels=labels) == 0
+            both: tuple[Status, ...] = ('done', 'failed')
+            assert await store.prune(older_than=old, status=both, graph='A', labels=labels) == 1
             left = {run.run_id for run in await store.runs()}
             assert left == {f'run-{number}' for number in (0, 1, 3, 4, 5, 7)}
 
