@@ -149,3 +149,14 @@ def test_a_request_that_is_filled_in_late_is_noticed() -> None:
     with pytest.raises(LossyStateError) as caught:
         codec.encode(log, seen=seen)
     assert caught.value.path == 'state.messages[0]'
+
+
+def test_a_tool_return_that_json_changes_says_what_the_tool_should_return() -> None:
+    @dataclass
+    class Account:
+        number: int
+
+    part = m.ToolReturnPart(tool_name='look_up', content=Account(7), tool_call_id='1')
+    codec = Codec[list[m.ModelMessage]](list[m.ModelMessage], path='state.messages')
+    with pytest.raises(LossyStateError, match='Let the tool return a dict'):
+        codec.encode([m.ModelRequest(parts=[part])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,11 +36,21 @@ def lossy(found: Difference) -> LossyStateError:
         change += ', which would be lost'
     elif type(was) is not type(became):
         change += f' ({_class(was)}), which would come back as {short(became)} ({_class(became)})'
-        note = note or 'Declare the type that it has, or convert it before the step ends.'
+        note = note or (
+            'Let the tool return a dict, a list or a string: a message keeps what a tool returned '
+            'as plain JSON.'
+            if _is_tool_return(found.path)
+            else 'Declare the type that it has, or convert it before the step ends.'
+        )
     else:
         change += f', which would come back as {short(became)}'
     note = note or 'Declare a type that JSON keeps, or keep the value in `deps`.'
     return LossyStateError(f'`{found.path}` {change}. Nothing was written. {note}', path=found.path)
+
+
+def _is_tool_return(path: str) -> bool:
+    """Whether a place is what a tool returned, in a pydantic-ai message: its type is not declared."""
+    return re.search(r'\.parts\[\d+\]\.content', path) is not None
 
 
 def unloadable(values: Sequence[Any], paths: Sequence[str], error: Exception) -> LossyStateError:
