@@ -1,0 +1,169 @@
+"""Reading a long run, against reading and validating its final document once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_graph.graph import Graph
+
+from benchmarks.bare import Write
+from benchmarks.bench import NAMES, Bench
+from benchmarks.classic_graphs import (
+    Chat,
+    Counter,
+    Kept,
+    Say,
+    Talk,
+    Tick,
+    chats,
+    counters,
+    kept_talks,
+)
+from benchmarks.counting import sqlite_path
+from benchmarks.report import Line, at_most, ms, ratio
+from benchmarks.timing import in_turns, one_by_one
+from graphkeep import Store, open_store
+
+__all__ = ('measure',)
+
+_DELTA = 5e-6
+"""What reading one more delta may cost, in seconds."""
+
+
+async def measure(bench: Bench) -> list[Line]:
+    messages: list[Line] = []
+    others: list[Line] = []
+    steps = bench.n(5_000, 200)
+    for name, url in bench.stores('sqlite', 'postgres', 'redis').items():
+        async with open_store(_unsynced(name, url)) as store:
+            found = await _compare(
+                bench, name, url, store, kept_talks, Talk(steps), Kept([]), steps
+            )
+            what = f'{NAMES[name]}: {steps:,} steps, state of {2 * steps:,} ModelMessages'
+            messages.append(
+                ratio(what, found['resume'], found['load'], of=_OF, show=ms, target=at_most(2))
+            )
+            for what, graph, node, state in (
+                ('small state', counters, Tick(steps), Counter()),
+                ('state of strings', chats, Say(steps), Chat()),
+            ):
+                found = await _compare(bench, name, url, store, graph, node, state, steps)
+                what = f'{NAMES[name]}: {steps:,} steps, {what}'
+                others.append(_per_delta(what, found))
+    return messages + others
+
+
+_OF = 'final document'
+
+
+def _unsynced(name: str, url: str) -> str:
+    """How a run is written does not matter for how it is read: quickly."""
+    return f'{url}?synchronous=NORMAL' if name == 'sqlite' else url
+
+
+def _per_delta(what: str, found: dict[str, float]) -> Line:
+    more, deltas = found['resume'] - found['load'], found['deltas']
+    return Line(
+        what=f'{what}, {deltas:,.0f} deltas read',
+        measured=ms(found['resume']),
+        baseline=f'{ms(found["load"])}  {_OF}',
+        figure=more * 1e6 / max(deltas, 1),
+        unit='µs a delta',
+        target=at_most(_DELTA * 1e6, 'µs'),
+        raw=found,
+    )
+
+
+async def _compare(
+    bench: Bench,
+    name: str,
+    url: str,
+    store: Store,
+    graph: Graph[Any, Any, Any],
+    node: Any,
+    state: Any,
+    steps: int,
+) -> dict[str, float]:
+    run_id = f'run-{bench.number()}'
+    kept = store.persistence(run_id)
+    async with graph.iter(node, state=state, deps=[], persistence=kept) as run:
+        for _ in range(steps - 1):
+            await run.next()
+    del run, state
+    header = await store.run(run_id)
+    document = await store.document(run_id)
+    assert isinstance(document.state, dict)
+    whole = document.to_json()
+    adapter = TypeAdapter(graph.inferred_types[0])
+
+    async def resume() -> None:
+        handle = store.persistence(run_id)
+        async with graph.iter_from_persistence(handle, deps=[]) as again:
+            assert again.state is not None
+
+    async with _loading(bench, name, url, whole) as read:
+
+        async def load() -> None:
+            data: Any = await read()
+            # The state stands right behind the format; the rest is one small task.
+            adapter.validate_json(_state_of(data))
+
+        found = await in_turns(
+            {'resume': one_by_one(resume), 'load': one_by_one(load)},
+            rounds=bench.n(5, 1),
+            each=2,
+        )
+    return {**found, 'deltas': float(header.seq - header.full_seq)}
+
+
+def _state_of(document: bytes) -> bytes:
+    """The state in the text of a document."""
+    start = len(b'{"format":1,"state":')
+    return document[start : document.rindex(b',"tasks":')]
+
+
+@asynccontextmanager
+async def _loading(bench: Bench, name: str, url: str, document: bytes) -> AsyncGenerator[Write]:
+    """Reads one document by hand from the same kind of database."""
+    if name == 'sqlite':
+        connection = sqlite3.connect(f'{sqlite_path(url)}-{bench.number()}-document')
+        connection.execute('CREATE TABLE bare (data TEXT)')
+        connection.execute('INSERT INTO bare VALUES (CAST(? AS TEXT))', (document,))
+        connection.commit()
+
+        async def look() -> bytes:
+            [value] = connection.execute('SELECT CAST(data AS BLOB) FROM bare').fetchone()
+            return value
+
+        try:
+            yield look
+        finally:
+            connection.close()
+    elif name == 'postgres':
+        import asyncpg
+
+        database: Any = await asyncpg.connect(url)
+        try:
+            await database.execute('DROP TABLE IF EXISTS bare; CREATE TABLE bare (data json)')
+            await database.execute('INSERT INTO bare VALUES ($1)', document.decode())
+
+            async def fetch() -> bytes:
+                text = await database.fetchval('SELECT data FROM bare')
+                return text.encode()
+
+            yield fetch
+        finally:
+            await database.close()
+    else:
+        from redis.asyncio import Redis
+
+        client = Redis.from_url(url)
+        try:
+            await client.set('document', document)
+            yield lambda: client.get('document')
+        finally:
+            await client.aclose()
