@@ -1,4 +1,6 @@
-"""The names that annotations of the caller's types may use: classes may be defined in a function."""
+"""The names that annotations of the caller's types may use: classes may be defined in a
+function.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ _LIBRARIES = tuple(
 def caller_namespace() -> dict[str, Any]:
     """The types and functions among the local names of the code that called, inner ones first.
 
-    Functions, because annotations may name them: `Annotated[int, my_merge_rule]`. A module's globals
-    are not among them: the types find those by themselves.
+    Functions, because annotations may name them: `Annotated[int, my_merge_rule]`. A module's
+    globals are not among them: the types find those by themselves.
     """
     names: dict[str, Any] = {}
     frame = inspect.currentframe()

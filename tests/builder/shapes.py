@@ -1,11 +1,11 @@
 """Graphs made from a small grammar, and what an interpreter of the same grammar says of them.
 
-Upstream's runner is no oracle: it disagrees with itself on some graphs (two joins that wait for each
-other's buffers, a join behind a slow sibling). The interpreter is: it follows the structure and knows
-neither forks nor buffers.
+Upstream's runner is no oracle: it disagrees with itself on some graphs (two joins that wait for
+each other's buffers, a join behind a slow sibling). The interpreter is: it follows the structure
+and knows neither forks nor buffers.
 
-A graph computes on integers. Every step adds to a counter of its own in the state, which parallel steps
-share by `merge.add`.
+A graph computes on integers. Every step adds to a counter of its own in the state, which parallel
+steps share by `merge.add`.
 """
 
 from __future__ import annotations

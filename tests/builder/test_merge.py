@@ -1,4 +1,6 @@
-"""Merging what parallel steps did to the state: rules, recursion, conflicts; never a lost update."""
+"""Merging what parallel steps did to the state: rules, recursion, conflicts; never a lost
+update.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +166,7 @@ def test_a_rule_that_raises_is_a_conflict_that_says_so() -> None:
     class Ruled:
         value: Annotated[int, refuse] = 0
 
-    with pytest.raises(StateConflictError, match='refuse.*ZeroDivisionError') as caught:
+    with pytest.raises(StateConflictError, match=r'refuse.*ZeroDivisionError') as caught:
         merger = Merger(Ruled, rules={}, path='state', namespace={'refuse': refuse})
         merger.merge(Ruled(), Ruled(1), Ruled(2), steps=STEPS)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)

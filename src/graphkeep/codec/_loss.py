@@ -49,7 +49,9 @@ def lossy(found: Difference) -> LossyStateError:
 
 
 def _is_tool_return(path: str) -> bool:
-    """Whether a place is what a tool returned, in a pydantic-ai message: its type is not declared."""
+    """Whether a place is what a tool returned, in a pydantic-ai message: its type is not
+    declared.
+    """
     return re.search(r'\.parts\[\d+\]\.content', path) is not None
 
 
