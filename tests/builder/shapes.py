@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pydantic_graph import GraphBuilder, StepContext, reduce_list_append, reduce_sum
 from pydantic_graph.graph_builder import Graph
 
+import graphkeep
 from graphkeep import merge
 
 
@@ -173,6 +174,8 @@ class Deps:
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
+        self.tasks: list[str] = []
+        """The tasks that began, by number, in order."""
 
 
 class _Drawing:
@@ -185,6 +188,7 @@ class _Drawing:
     def step(self, name: str, *, counts: bool, turns: int, function: Any) -> Any:
         async def run(ctx: StepContext[Tally, Deps, int]) -> int:
             ctx.deps.runs[name] += 1
+            ctx.deps.tasks.append(graphkeep.current_task().key.rpartition('/')[2])
             for _ in range(turns):
                 await asyncio.sleep(0)
             if counts:
