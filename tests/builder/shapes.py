@@ -172,7 +172,8 @@ def _items(value: int, most: int) -> list[int]:
 class Deps:
     """Which steps ran, and how often: outside of the state, where a crash takes nothing back."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, kept: bool = True) -> None:
+        self.kept = kept
         self.runs: Counter[str] = Counter()
         self.tasks: list[str] = []
         """The tasks that began, by number, in order."""
@@ -188,7 +189,8 @@ class _Drawing:
     def step(self, name: str, *, counts: bool, turns: int, function: Any) -> Any:
         async def run(ctx: StepContext[Tally, Deps, int]) -> int:
             ctx.deps.runs[name] += 1
-            ctx.deps.tasks.append(graphkeep.current_task().key.rpartition('/')[2])
+            if ctx.deps.kept:
+                ctx.deps.tasks.append(graphkeep.current_task().key.rpartition('/')[2])
             for _ in range(turns):
                 await asyncio.sleep(0)
             if counts:

@@ -172,7 +172,7 @@ def test_upstream_agrees_where_it_agrees_with_itself(value: int) -> None:
     shape = Then((Work(2, True, 0), Both((Work(1, False, 1), Each(3, Work(2, False, 0))))))
 
     async def run() -> None:
-        output = await build(shape).run(state=Tally(), inputs=value, deps=Deps())
+        output = await build(shape).run(state=Tally(), inputs=value, deps=Deps(kept=False))
         assert output == interpret(shape, value).output
 
     asyncio.run(run())
