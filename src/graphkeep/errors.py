@@ -31,6 +31,7 @@ A message says what happened, to which run, and what to do next. URLs are shown 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 __all__ = (
     'CodecError',
@@ -59,6 +60,17 @@ __all__ = (
 
 class GraphkeepError(Exception):
     """Base class of every error graphkeep raises."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Process pools and task queues send errors from one process to another, and a pool hangs on
+        # one that it cannot make again: by default from `args`, which `__init__` does not take.
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[GraphkeepError], args: tuple[Any, ...], fields: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class StoreError(GraphkeepError):
