@@ -250,6 +250,22 @@ async def test_replacing_the_pending_node_of_a_failed_run_that_was_loaded(
     assert (run_now.status, run_now.error) == ('done', None)
 
 
+async def test_initialize_after_load_next_replaces_and_claims_nothing(
+    store: Store, run_id: str
+) -> None:
+    await orders.initialize(Pick('tea'), store.persistence(run_id), state=Order())
+    handle = store.persistence(run_id)
+    handle.set_graph_types(orders)
+    snapshot = await handle.load_next()
+    assert snapshot is not None
+
+    await orders.initialize(Pay(tip=1), handle, state=snapshot.state)
+
+    assert (await store.run(run_id)).status == 'ready'
+    assert await events(store, run_id) == ['start', 'replace']
+    assert (await graphkeep.resume(orders, store.persistence(run_id))).output == 1
+
+
 # --- somebody else was faster ---------------------------------------------------------------------
 
 

@@ -301,6 +301,8 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         if self._cursor is not None:
             failed = self._cursor.pending is not None and self._cursor.pending.status == 'error'
             await self._cursor.replace(state, node, allow=self._claimable(failed=failed))
+            if not claimed:
+                await self._cursor.leave()
             return
         cursor = await Cursor.start(
             self.store,
