@@ -38,6 +38,7 @@ from ..runs import (
 from ..shielding import to_its_end
 from ..store import Store, not_claimable, refused_claim
 from .redis_client import Call, Client, Link
+from .redis_commits import calls_for, error_of
 from .redis_find import find
 from .redis_keys import (
     STATUSES,
@@ -51,6 +52,7 @@ from .redis_keys import (
     read_data,
     read_header,
     read_snapshots,
+    whole_micros,
 )
 from .redis_opening import agree, check_client, connect, link_to, take_options, warn
 
@@ -194,7 +196,7 @@ class RedisStore(Store):
     async def _create(self, run: NewRun, draft: Draft) -> Run:
         keys = self._keys(run.run_id)
         status: Status = 'ready' if run.owner is None else 'running'
-        lease = '' if run.owner is None else _microseconds(run.ttl)
+        lease = '' if run.owner is None else whole_micros(run.ttl)
         fields: dict[str, str | int | None] = {
             'status': status,
             'graph': run.graph,
@@ -223,7 +225,7 @@ class RedisStore(Store):
             (keys.run, keys.log, keys.having('running'), *allowed),
             keys.run_id,
             request.owner.encode(),
-            _microseconds(request.ttl),
+            whole_micros(request.ttl),
             request.nonce,
             '' if request.expected_epoch is None else request.expected_epoch,
             '' if request.expected_seq is None else request.expected_seq,
@@ -250,6 +252,8 @@ class RedisStore(Store):
 
     async def _append(self, commits: Sequence[Commit]) -> Sequence[BaseException | None]:
         results = await self._append_once(commits)
+        if not any(results):
+            return results
         left = _unavailable(results)
         if left and len(left) == len(results):
             raise left[0]
@@ -269,27 +273,21 @@ class RedisStore(Store):
         return results
 
     async def _append_once(self, commits: Sequence[Commit]) -> list[BaseException | None]:
-        calls = [self._commit_call(commit) for commit in commits]
-        replies = await self._now[0].call_each('append', calls)
-        return [_commit_error(*pair) for pair in zip(commits, replies, strict=True)]
-
-    def _commit_call(self, commit: Commit) -> Call:
-        claim, draft = commit.claim, commit.draft
-        keys = self._keys(claim.run_id)
-        head = (
-            f'{claim.epoch} {draft.seq - 1} {draft.seq} {_microseconds(commit.ttl)} {draft.kind} '
-            f'{commit.history} {commit.status} {commit.nonce}'
-        )
-        if commit.status == 'running' and draft.error is None:
-            return Call(keys=(keys.run, keys.log), args=(head, meta_of(draft), draft.data))
-        where: tuple[bytes, ...] = (keys.run, keys.log)
-        if commit.status != 'running':
-            where += (keys.having('running'), keys.having(commit.status))
-        error = '' if draft.error is None else json_of(dict(draft.error))
-        return Call(keys=where, args=(head, meta_of(draft), draft.data, keys.run_id, error))
+        link, layout = self._now
+        parts = list(calls_for(layout, commits))
+        replies = await link.call_each('append', [call for _, call in parts])
+        results: list[BaseException | None] = [None] * len(commits)
+        for (positions, _), reply in zip(parts, replies, strict=True):
+            if isinstance(reply, StoreError):
+                for position in positions:
+                    results[position] = reply
+                continue
+            for position, line in zip(positions, reply.split(b'\n'), strict=True):
+                results[position] = error_of(commits[position], line, where=link.where)
+        return results
 
     async def _renew(self, claims: Sequence[Claim], ttl: float) -> Sequence[BaseException | None]:
-        lease = _microseconds(ttl)
+        lease = whole_micros(ttl)
         calls = [
             Call(keys=(self._keys(claim.run_id).run,), args=(claim.epoch, lease))
             for claim in claims
@@ -392,10 +390,6 @@ class RedisStore(Store):
         return await find(*self._now, query)
 
 
-def _microseconds(seconds: float) -> int:
-    return int(seconds * 1_000_000)
-
-
 def _header(run_id: str, header: bytes) -> Run:
     try:
         return read_header(run_id, header)
@@ -405,18 +399,6 @@ def _header(run_id: str, header: bytes) -> Run:
 
 def _unavailable(results: Sequence[BaseException | None]) -> dict[int, StoreUnavailableError]:
     return {i: e for i, e in enumerate(results) if isinstance(e, StoreUnavailableError)}
-
-
-def _commit_error(commit: Commit, reply: object) -> BaseException | None:
-    if reply == b'written':
-        return None
-    run_id = commit.claim.run_id
-    if reply == b'lost':
-        return LeaseLostError(run_id=run_id, epoch=commit.claim.epoch)
-    if reply == b'damaged':
-        reason = 'the log of the run is gone, or has an entry that graphkeep did not write'
-        return DamagedRunError(run_id=run_id, seq=commit.draft.seq - 1, reason=reason)
-    return reply if isinstance(reply, StoreError) else StoreError(f'unexpected reply {reply!r}')
 
 
 def _check_unbroken(run: Run, found: Sequence[SnapshotT], *, last: int) -> None:

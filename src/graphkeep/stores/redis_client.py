@@ -11,15 +11,20 @@ from importlib.resources import files
 from typing import Any, Protocol, cast
 
 from ..errors import MissingDriverError, StoreError
+from .redis_deadlines import Deadlines
 
 try:
     import redis.asyncio as redis_asyncio
     from redis import exceptions as raised
+    from redis.asyncio.connection import AbstractConnection
     from redis.client import NEVER_DECODE
+    from redis.exceptions import NoScriptError
 
     from .redis_errors import CAUGHT, meaning
-except ImportError as e:
-    raise MissingDriverError(driver='redis', extra='redis') from e
+except ModuleNotFoundError as e:
+    if e.name != 'redis':
+        raise
+    raise MissingDriverError(driver='redis', extra='redis') from None
 
 __all__ = ('Call', 'Client', 'Link', 'script')
 
@@ -91,8 +96,12 @@ class Link:
         """The server's address as it may be shown."""
         self.cluster = isinstance(client, redis_asyncio.RedisCluster)
         self._owned = owned
-        self._timeout = timeout
+        self._deadlines = Deadlines(timeout)
         self._free = asyncio.Semaphore(_AT_ONCE)
+        self._kept: AbstractConnection | None = None
+        """A connection of our own pool that nobody uses: giving it back and getting it again takes
+        as long as preparing a commit.
+        """
 
     async def call(self, name: str, call: Call) -> Any:
         """Run a script and give its reply."""
@@ -107,14 +116,15 @@ class Link:
         replies: list[Any]
         send = self._through_cluster if self.cluster else self._through_connection
         try:
-            async with self._free, asyncio.timeout(self._timeout):
-                replies = await send('EVALSHA', what.sha, calls)
-                missing = [i for i, r in enumerate(replies) if isinstance(r, raised.NoScriptError)]
-                if missing:
-                    # A new server, a flushed cache, a failover: EVAL runs it and loads it.
-                    again = await send('EVAL', what.source, [calls[i] for i in missing])
-                    for i, reply in zip(missing, again, strict=True):
-                        replies[i] = reply
+            async with self._free:
+                with self._deadlines.one():
+                    replies = await send('EVALSHA', what.sha, calls)
+                    missing = [i for i, r in enumerate(replies) if isinstance(r, NoScriptError)]
+                    if missing:
+                        # A new server, a flushed cache, a failover: EVAL runs it and loads it.
+                        again = await send('EVAL', what.source, [calls[i] for i in missing])
+                        for i, reply in zip(missing, again, strict=True):
+                            replies[i] = reply
         except CAUGHT as e:
             replies = [e] * len(calls)
         return [
@@ -128,13 +138,11 @@ class Link:
         self, command: str, what: bytes, calls: Sequence[Call]
     ) -> list[Any]:
         """What `execute_command` and a pipeline do, in half of their time."""
-        assert isinstance(self.client, redis_asyncio.Redis)
-        pool = self.client.connection_pool
         parts: list[bytes] = []
         for call in calls:
-            parts += _packed(command.encode(), what, len(call.keys), *call.keys, *call.args)
+            parts += _packed(command, what, len(call.keys), *call.keys, *call.args)
         replies: list[Any] = []
-        connection = await pool.get_connection()
+        connection = await self._take()
         try:
             await connection.send_packed_command(parts)
             for _ in calls:
@@ -147,8 +155,32 @@ class Link:
             await connection.disconnect(nowait=True)
             raise
         finally:
-            await pool.release(connection)
+            await self._give_back(connection)
         return replies
+
+    async def _take(self) -> AbstractConnection:
+        connection, self._kept = self._kept, None
+        if connection is None:
+            return await self._pool.get_connection()
+        try:
+            await self._pool.ensure_connection(connection)
+        except BaseException:
+            await self._pool.release(connection)
+            raise
+        return connection
+
+    async def _give_back(self, connection: AbstractConnection) -> None:
+        # Only newer versions of redis-py know connections that are to be replaced.
+        to_be_replaced = getattr(connection, 'should_reconnect', None)
+        if self._owned and self._kept is None and not (to_be_replaced and to_be_replaced()):
+            self._kept = connection
+        else:
+            await self._pool.release(connection)
+
+    @property
+    def _pool(self) -> redis_asyncio.ConnectionPool:
+        assert isinstance(self.client, redis_asyncio.Redis)
+        return self.client.connection_pool
 
     async def _through_cluster(self, command: str, what: bytes, calls: Sequence[Call]) -> list[Any]:
         options: dict[str, object] = {NEVER_DECODE: True}
@@ -173,7 +205,7 @@ class Link:
         """Some fields of a hash, without a script."""
         options: dict[str, object] = {NEVER_DECODE: True}
         try:
-            async with asyncio.timeout(self._timeout):
+            with self._deadlines.one():
                 return await cast('_Executes', self.client).execute_command(
                     'HMGET', key, *names, **options
                 )
@@ -186,7 +218,7 @@ class Link:
         """
         client = cast('_Executes', self.client)
         try:
-            async with asyncio.timeout(self._timeout):
+            with self._deadlines.one():
                 if isinstance(self.client, redis_asyncio.RedisCluster):
                     nodes = self.client.get_primaries()
                     asked = [client.execute_command('INFO', target_nodes=node) for node in nodes]
@@ -199,6 +231,7 @@ class Link:
 
     async def close(self) -> None:
         """Close the client, if it was made here, with all its connections."""
+        self._deadlines.close()
         if not self._owned:
             return
         if isinstance(self.client, redis_asyncio.RedisCluster):

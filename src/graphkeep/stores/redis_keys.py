@@ -44,6 +44,7 @@ __all__ = (
     'read_data',
     'read_header',
     'read_snapshots',
+    'whole_micros',
 )
 
 HASH = 'crc32'
@@ -127,6 +128,11 @@ def check_prefix(prefix: str) -> str:
 def micros(time: datetime) -> int:
     """An aware datetime as whole microseconds since 1970."""
     return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def whole_micros(seconds: float) -> int:
+    """Seconds as whole microseconds."""
+    return int(seconds * 1_000_000)
 
 
 def _time(value: int) -> datetime:
