@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -207,11 +207,15 @@ class Execution:
         done = _Completion(task=task, state=_State(self._keeper, alone=True))
         done.begins()
         try:
-            done.value = await in_context(copy_context(), self._call(done))
+            done.value = await in_context(copy_context(), self._call(done, self._scope(task)))
             if isinstance(done.value, AsyncIterable):
                 raise self._plan.misplaced_stream(task.node)
         except Exception as e:  # noqa: BLE001 - settled as the step's error
             done.error = e
+        except BaseException:
+            # Whoever watches may go on: half a step must not be taken for an edit of theirs.
+            self._keeper.restore_committed()
+            raise
         done.ends()
         return done
 
@@ -220,9 +224,12 @@ class Execution:
         done = _Completion(task=task, state=_State(self._keeper, alone=False))
         done.begins()
         try:
-            value = done.value = await self._call(done)
+            scope = self._scope(task)
+            value = done.value = await self._call(done, scope)
             if isinstance(value, AsyncIterable):
-                await self._stream(done, cast('AsyncIterable[Any]', value))
+                # The body of a stream runs here, and not in the call that made it.
+                with scope.entered():
+                    await self._stream(done, cast('AsyncIterable[Any]', value))
                 done.streamed = True
         except asyncio.CancelledError as e:
             if task.id not in self._running:
@@ -233,17 +240,18 @@ class Execution:
         done.ends()
         self._complete(done)
 
-    async def _call(self, done: _Completion) -> Any:
-        step = self._plan.step(done.task.node)
-        inputs = step.decode(done.task.inputs)
-        task = done.task
+    def _scope(self, task: Task) -> Scope:
         current = CurrentTask(
             run_id=self._journal.run_id,
             key=self._journal.key_of(task.id),
             attempt=self._journal.attempt(task.born),
             node_id=task.node,
         )
-        scope = Scope(current, memo=task.memo, keep=partial(self._keep, task.id))
+        return Scope(current, memo=task.memo, keep=partial(self._keep, task.id))
+
+    async def _call(self, done: _Completion, scope: Scope) -> Any:
+        step = self._plan.step(done.task.node)
+        inputs = step.decode(done.task.inputs)
         with scope.entered(), self._plan.span(step):
             return await step.call(Contexts(done.state, self._deps), inputs)
 
@@ -253,16 +261,21 @@ class Execution:
         if self._plan.step(task.node).stream_fork is None:
             raise self._plan.misplaced_stream(task.node)
         index = 0
-        async for item in items:
-            if index >= (self._frontier.tasks[task.id].sent or 0):
-                settled = asyncio.get_running_loop().create_future()
-                self._complete(
-                    _Completion(
-                        task=task, state=done.state, value=item, item=index, settled=settled
+        try:
+            async for item in items:
+                if index >= (self._frontier.tasks[task.id].sent or 0):
+                    settled = asyncio.get_running_loop().create_future()
+                    self._complete(
+                        _Completion(
+                            task=task, state=done.state, value=item, item=index, settled=settled
+                        )
                     )
-                )
-                await settled
-            index += 1
+                    await settled
+                index += 1
+        finally:
+            # A stream that is cancelled between two items would be left to the garbage collector.
+            if isinstance(items, AsyncGenerator):
+                await cast('AsyncGenerator[Any]', items).aclose()
 
     async def _keep(self, task_id: str, name: str, value: bytes) -> None:
         """Commit what `once` has got, and nothing else of the step that is half done."""
@@ -272,8 +285,10 @@ class Execution:
             task = self._frontier.tasks[task_id]
             kept = replace(task, memo={**task.memo, name: value})
             change = Change(tasks={task_id: encode_task(kept)})
-            (await self._journal.commit(change, event='once')).unwrap()
-            task.memo[name] = value
+            ending = await self._journal.commit(change, event='once')
+            if ending.error is None:
+                task.memo[name] = value
+            ending.unwrap()
 
     def _complete(self, done: _Completion) -> None:
         self._completed.append(done)
