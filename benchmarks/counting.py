@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.bench import Bench
@@ -103,7 +104,7 @@ async def redis_rows(url: str, run_id: str) -> Rows:
     client = Redis.from_url(url)
     try:
         [log] = [key async for key in client.scan_iter(match=f'*:log:{run_id}')]
-        entries = await client.xrange(log)
+        entries: Any = await client.xrange(log)
         header = await client.hgetall(log.replace(b':log:', b':run:'))
     finally:
         await client.aclose()

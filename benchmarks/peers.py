@@ -1,5 +1,8 @@
 """The same workload with what else there is: upstream's file, and LangGraph's savers."""
 
+# LangGraph is in the environment of the benchmarks only.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import importlib.util

@@ -27,7 +27,9 @@ async def in_turns(
     times: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(warm + rounds):
         # Each side comes first as often as the others do.
-        names = list(sides) if number % 2 else list(reversed(sides))
+        names = list(sides)
+        if number % 2:
+            names.reverse()
         for name in names:
             taken = await sides[name](each)
             if number >= warm:
