@@ -279,9 +279,10 @@ class Execution:
 
     async def _keep(self, task_id: str, name: str, value: bytes) -> None:
         """Commit what `once` has got, and nothing else of the step that is half done."""
+        # Looked at before, too: who holds the lock may be waiting for this very step to end.
+        self._refuse_late(task_id)
         async with self._committing:
-            if task_id not in self._frontier.tasks:
-                raise asyncio.CancelledError  # by a sibling: late values are of no use
+            self._refuse_late(task_id)
             task = self._frontier.tasks[task_id]
             kept = replace(task, memo={**task.memo, name: value})
             change = Change(tasks={task_id: encode_task(kept)})
@@ -289,6 +290,12 @@ class Execution:
             if ending.error is None:
                 task.memo[name] = value
             ending.unwrap()
+
+    def _refuse_late(self, task_id: str) -> None:
+        """What a step keeps that nobody waits for any more is of no use."""
+        gone = task_id not in self._frontier.tasks
+        if gone or self.ended or self._broken is not None:
+            raise asyncio.CancelledError
 
     def _complete(self, done: _Completion) -> None:
         self._completed.append(done)
