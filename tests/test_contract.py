@@ -83,12 +83,9 @@ class TestSQLite(InSQLite, StoreContract):
     pass
 
 
-class TestSQLiteWithFullSnapshots(InSQLite):
-    always_full = True
+class TestSQLiteInHostileMode(InSQLite):
     ttl = 0.0
-
-
-class TestSQLiteOneByOne(InSQLite):
+    always_full = True
     reclaims = True
 
     def make_store(self, **options: Any) -> Store:
