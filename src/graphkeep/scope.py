@@ -39,7 +39,7 @@ class CurrentTask:
 class Scope:
     """A running task, as `current_task` and `once` find it."""
 
-    __slots__ = ('_held', '_keep', '_memo', 'task')
+    __slots__ = ('_keep', '_memo', '_shared', 'task')
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Scope:
         self.task = task
         self._memo = memo
         self._keep = keep
-        self._held: dict[str, asyncio.Task[Any]] = {}
+        self._shared: dict[str, _Shared] = {}
 
     @contextmanager
     def entered(self) -> Generator[None]:
@@ -76,38 +76,59 @@ class Scope:
         codec = Codec[Any](type_, path=f'once({name!r})')
         if name in self._memo:
             return codec.decode(self._memo[name])
-        held = self._held.get(name)
-        if held is None:
-            call = self._call(name, function, codec)
-            held = self._held[name] = asyncio.ensure_future(call)
-            held.add_done_callback(_seen)
+        shared = self._shared.get(name)
+        if shared is None:
+            shared = self._shared[name] = _Shared(
+                asyncio.ensure_future(self._call(name, function, codec))
+            )
+        shared.waiting += 1
         try:
             # Shielded: others may wait for the same value.
-            return await asyncio.shield(held)
+            return await asyncio.shield(shared.task)
         except asyncio.CancelledError:
-            if not held.done():
-                held.cancel()
-                await asyncio.wait((held,))
+            if shared.waiting == 1 and not shared.task.done():
+                self._forget(name, shared)
+                shared.task.cancel()
+                await asyncio.wait((shared.task,))
             raise
         finally:
-            if held.done() and (held.cancelled() or held.exception() is not None):
-                self._held.pop(name, None)
+            shared.waiting -= 1
+            if shared.task.done() and (shared.task.cancelled() or shared.task.exception()):
+                self._forget(name, shared)
+
+    def _forget(self, name: str, shared: _Shared) -> None:
+        """The next call with this name is made anew."""
+        if self._shared.get(name) is shared:
+            del self._shared[name]
 
     async def _call(self, name: str, function: Callable[[], Any], codec: Codec[Any]) -> Any:
-        token = _current.set(None)  # `once` inside of `once` would be kept before its outer value
+        token = _inside.set((self, name))
         try:
             value = function()
             if inspect.isawaitable(value):
                 value = await value
         finally:
-            _current.reset(token)
+            _inside.reset(token)
         data = text_of(codec.encode(value).parts)
         await self._keep(name, data)
         # As a later attempt will see it.
         return codec.decode(data)
 
 
+class _Shared:
+    """A call that those who ask for the same name at the same time wait for."""
+
+    __slots__ = ('task', 'waiting')
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        task.add_done_callback(_seen)
+        self.task = task
+        self.waiting = 0
+
+
 _current: ContextVar[Scope | None] = ContextVar('graphkeep_task', default=None)
+_inside: ContextVar[tuple[Scope, str] | None] = ContextVar('graphkeep_once', default=None)
+"""The task and the name of the `once` whose function runs here."""
 
 
 def current_task() -> CurrentTask:
@@ -138,12 +159,18 @@ async def once(
             that JSON keeps as it is.
 
     Raises:
-        RuntimeError: Not called from a step or node of a kept run.
+        RuntimeError: Not called from a step or node of a kept run, or inside of another `once`.
         LossyStateError: The value would not come back as it is. It is not kept.
     """
     if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f'once() needs a name, got {name!r}')
     scope = _scope('once()')
+    outer = _inside.get()
+    if outer is not None and outer[0] is scope:
+        raise RuntimeError(
+            f'once({name!r}) was called inside of once({outer[1]!r}), and would be kept before it. '
+            'Call one after the other.'
+        )
     type_ = _returned(function) if type is None else type
     return cast('T', await scope.once(name, function, type_))
 

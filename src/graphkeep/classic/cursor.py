@@ -45,6 +45,15 @@ logger = logging.getLogger('graphkeep')
 
 T = TypeVar('T')
 
+_NO_FAILURE = (
+    LeaseLostError,
+    StoreClosedError,
+    StoreUnavailableError,
+    # The loop goes down and has taken the write with it.
+    asyncio.CancelledError,
+)
+"""What a commit may end with that says nothing about the run."""
+
 _NEXT_FORK = 1
 """A 1.x graph has no forks; the start counts as the first."""
 
@@ -318,8 +327,10 @@ class Cursor:
         async with self._keeping:
             kept = replace(task, memo={**task.memo, name: value})
             change = Change(tasks={task.id: encode_task(kept)})
-            (await self._journal.commit(change, event='once')).unwrap()
-            task.memo[name] = value
+            ending = await self._journal.commit(change, event='once')
+            if ending.error is None:
+                task.memo[name] = value
+            ending.unwrap()
 
     def rest(self) -> None:
         """The pending node runs no more: the claim is given up soon, if nothing follows."""
@@ -341,7 +352,7 @@ class Cursor:
             )
         except (LeaseLostError, StoreClosedError) as lost:
             ending = Ending[None](error=lost)
-        if isinstance(ending.error, (LeaseLostError, StoreClosedError, StoreUnavailableError)):
+        if isinstance(ending.error, _NO_FAILURE):
             # There is nothing to be stored any more, or no way to store it now.
             pending.status = 'error'
             self._journal.step_ends()
