@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -234,10 +235,12 @@ class Link:
         self._deadlines.close()
         if not self._owned:
             return
-        if isinstance(self.client, redis_asyncio.RedisCluster):
-            await _close_cluster(self.client)
-        else:
-            await self.client.aclose()
+        # In another event loop than theirs, which has been closed, connections are gone already.
+        with suppress(RuntimeError):
+            if isinstance(self.client, redis_asyncio.RedisCluster):
+                await _close_cluster(self.client)
+            else:
+                await self.client.aclose()
 
 
 def _packed(*args: bytes | str | int) -> list[bytes]:

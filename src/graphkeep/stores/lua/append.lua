@@ -1,15 +1,16 @@
 -- Writes commits of runs of one bucket. Each goes through or fails alone.
 --
--- Invariant: a snapshot is added only under the run's epoch and right after the snapshot before it, and the header moves
--- with it. The nonce of this commit in the header means that an earlier attempt went through: nothing is written twice.
+-- Invariant: a snapshot is added only under the run's epoch and right after the snapshot before it,
+-- and the header moves with it. The nonce of this commit in the header means that an earlier
+-- attempt went through: nothing is written twice.
 --
 -- KEYS: run and log of every commit; then the indexes of the statuses that are named.
--- ARGV: number of commits; names of statuses, by spaces, if a claim is given up; then of every commit
---   its head: epoch, seq before, seq, lease in microseconds, 'full' or 'delta', 'all' or 'latest', new status and nonce,
---   by spaces (a client takes longer over many arguments than over one long one); meta up to its last element; data;
---   error or ''.
--- Reply: a line for every commit: 'written'; 'lost' (the claim is not valid any more); 'damaged' (the log is not as it
---   was left); or an error.
+-- ARGV: number of commits; names of statuses, by spaces, if a claim is given up; then of every
+--   commit its head: epoch, seq before, seq, lease in microseconds, 'full' or 'delta', 'all' or
+--   'latest', new status and nonce, by spaces (a client takes longer over many arguments than over
+--   one long one); meta up to its last element; data; error or ''.
+-- Reply: a line for every commit: 'written'; 'lost' (the claim is not valid any more); 'damaged'
+--   (the log is not as it was left); or an error.
 local count, at = tonumber(ARGV[1]), whole(now)
 local indexes = {}
 if ARGV[2] ~= '' then
@@ -32,15 +33,16 @@ local function commit(i)
   local stays = status == 'running'
   if not stays then check_indexes(indexes.running, indexes[status]) end
 
-  -- The first of all writes, for it is the one that may fail: where the memory is full, or where the log has been
-  -- removed or has an entry that is not ours.
+  -- The first of all writes, for it is the one that may fail: where the memory is full, or where
+  -- the log has been removed or has an entry that is not ours.
   local added = redis.pcall(
     'XADD', log, 'NOMKSTREAM', seq .. '-1', 'meta', meta .. at .. ']', 'data', data)
   if not added then return 'damaged' end
   if added.err then return string.find(added.err, 'XADD', 1, true) and 'damaged' or added.err end
 
   if stays then
-    redis.call('HSET', run, 'seq', seq, 'lease_until', whole(now + lease), 'nonce', nonce, 'updated_at', at)
+    redis.call(
+      'HSET', run, 'seq', seq, 'lease_until', whole(now + lease), 'nonce', nonce, 'updated_at', at)
   else
     redis.call('HSET', run, 'seq', seq, 'status', status, 'nonce', nonce, 'updated_at', at)
     redis.call('HDEL', run, 'owner', 'lease_until')

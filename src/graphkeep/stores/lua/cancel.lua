@@ -1,7 +1,7 @@
 -- Ends a run for good.
 --
--- Invariant: the epoch rises with the status, so that whoever holds the run cannot write it any more. What is done stays
--- done; cancelling twice changes nothing.
+-- Invariant: the epoch rises with the status, so that whoever holds the run cannot write it any
+-- more. What is done stays done; cancelling twice changes nothing.
 --
 -- KEYS: run, index of `cancelled`, indexes of the other statuses.
 -- ARGV: run id, then the other statuses.

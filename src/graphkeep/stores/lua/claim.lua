@@ -1,14 +1,14 @@
 -- Takes a run that may be claimed.
 --
--- Invariant: a claim raises the epoch by one, so that nobody who held the run before can write it. A `running` run is
--- taken only when its lease has passed or its epoch is the one whose owner the caller knows to be gone: of two who see
--- the same dead owner, one wins.
+-- Invariant: a claim raises the epoch by one, so that nobody who held the run before can write it.
+-- A `running` run is taken only when its lease has passed or its epoch is the one whose owner the
+-- caller knows to be gone: of two who see the same dead owner, one wins.
 --
 -- KEYS: run, log, index of `running`, indexes of the statuses that may be claimed.
--- ARGV: run id, owner, lease in microseconds, nonce, expected epoch or '', expected seq or '', most bytes of a reply,
---   then the statuses that may be claimed.
--- Reply: nothing if there is no such run; 'refused' and the header; or 'claimed', the header, and the snapshots from
---   the newest full one on, unless a seq was expected.
+-- ARGV: run id, owner, lease in microseconds, nonce, expected epoch or '', expected seq or '', most
+--   bytes of a reply, then the statuses that may be claimed.
+-- Reply: nothing if there is no such run; 'refused' and the header; or 'claimed', the header, and
+--   the snapshots from the newest full one on, unless a seq was expected.
 local run, log, running = KEYS[1], KEYS[2], KEYS[3]
 local run_id, owner, lease, nonce, expected_epoch, expected_seq, limit = unpack(ARGV, 1, 7)
 
@@ -17,7 +17,8 @@ local found = redis.call(
 local status, seq, full_seq, epoch, lease_until, last_nonce, created_at = unpack(found, 1, 7)
 if not status then return false end
 
--- With this nonce, an earlier attempt has claimed it; a cancel in between leaves the nonce, but not the status.
+-- With this nonce, an earlier attempt has claimed it; a cancel in between leaves the nonce, but not
+-- the status.
 if status ~= 'running' or last_nonce ~= nonce then
   if expected_seq ~= '' and expected_seq ~= seq then return {'refused', header(run)} end
   local index

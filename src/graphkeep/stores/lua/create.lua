@@ -1,10 +1,12 @@
 -- Inserts a run with snapshot 0.
 --
--- Invariant: a run is created once. Its epoch begins at the time of creation, so that a run which is deleted and created
--- again never meets an old epoch. Whoever finds the run with the nonce of this call has made it with an earlier attempt.
+-- Invariant: a run is created once. Its epoch begins at the time of creation, so that a run which
+-- is deleted and created again never meets an old epoch. Whoever finds the run with the nonce of
+-- this call has made it with an earlier attempt.
 --
 -- KEYS: run, log, created, index of the status.
--- ARGV: run id, nonce, lease in microseconds or '', meta up to its last element, data, then fields and values.
+-- ARGV: run id, nonce, lease in microseconds or '', meta up to its last element, data, then fields
+--   and values.
 -- Reply: 'created' and the header, or 'exists' and the status.
 local run, log, created, index = unpack(KEYS)
 local run_id, nonce, lease, meta, data = unpack(ARGV, 1, 5)
@@ -14,12 +16,15 @@ if found[1] == nonce then return {'created', header(run)} end
 if redis.call('EXISTS', run) == 1 then return {'exists', found[2] or ''} end
 check_indexes(created, index)
 
--- What is left of a run whose header was lost would refuse the first entry. Of another kind it is not ours.
+-- What is left of a run whose header was lost would refuse the first entry. Of another kind it is
+-- not ours.
 redis.call('XLEN', log)
 if redis.call('EXISTS', log) == 1 then redis.call('UNLINK', log) end
 local at = whole(now)
 redis.call('XADD', log, '0-1', 'meta', meta .. at .. ']', 'data', data)
-local fields = {'seq', '0', 'full_seq', '0', 'epoch', at, 'nonce', nonce, 'created_at', at, 'updated_at', at}
+local fields = {
+  'seq', '0', 'full_seq', '0', 'epoch', at, 'nonce', nonce, 'created_at', at, 'updated_at', at,
+}
 if lease ~= '' then
   fields[#fields + 1] = 'lease_until'
   fields[#fields + 1] = whole(now + lease)

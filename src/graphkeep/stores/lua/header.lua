@@ -6,7 +6,8 @@ local FIELDS = {
   'parent_run_id', 'parent_seq', 'created_at', 'updated_at',
 }
 
--- One JSON array, with the time at its end: a client reads one long reply faster than many short ones.
+-- One JSON array, with the time at its end: a client reads one long reply faster than many short
+-- ones.
 local function header(run)
   local values = redis.call('HMGET', run, unpack(FIELDS))
   values[#values + 1] = whole(now)

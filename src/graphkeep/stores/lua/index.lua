@@ -1,6 +1,7 @@
 -- Part of other scripts: which index a run is in.
 --
--- Invariant: a run is in `created`, and in the index of its status and no other; the score is its time of creation.
+-- Invariant: a run is in `created`, and in the index of its status and no other; the score is its
+-- time of creation.
 
 -- A script is not rolled back: a key of another kind must fail it before it writes anything.
 local function check_indexes(...)

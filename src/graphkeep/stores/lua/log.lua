@@ -1,8 +1,9 @@
 -- Part of other scripts: snapshots as a reply.
 --
--- Five strings, however many snapshots: the ids of their entries and the sizes of their data, by spaces; every meta, by
--- line breaks; every data, by nothing; and the id to go on with where `limit` bytes were reached, else ''.
--- Of an entry that is not ours the meta is empty: the client names it.
+-- Five strings, however many snapshots: the ids of their entries and the sizes of their data, by
+-- spaces; every meta, by line breaks; every data, by nothing; and the id to go on with where
+-- `limit` bytes were reached, else ''. Of an entry that is not ours the meta is empty: the client
+-- names it.
 local function snapshots(log, first, last, count, limit)
   local ids, sizes, metas, datas = {}, {}, {}, {}
   local n, total, page, from, following = 0, 0, 1, first, ''
@@ -35,6 +36,6 @@ local function snapshots(log, first, last, count, limit)
       page = math.max(1, math.min(page * 4, 256, math.floor(limit / largest)))
     end
   end
-  return table.concat(ids, ' '), table.concat(sizes, ' '), table.concat(metas, '\n'), table.concat(datas),
-    following
+  return table.concat(ids, ' '), table.concat(sizes, ' '), table.concat(metas, '\n'),
+    table.concat(datas), following
 end

@@ -1,7 +1,8 @@
 -- Reads the headers of those runs that match a query.
 --
 -- KEYS: runs.  ARGV: the query as JSON, most headers.
--- Reply: a line for each, of its position in KEYS, a space, and the header, or null where it cannot be read.
+-- Reply: a line for each, of its position in KEYS, a space, and the header, or null where it cannot
+--   be read.
 local query, limit = cjson.decode(ARGV[1]), tonumber(ARGV[2])
 local FILTERS = {'status', 'graph', 'parent_run_id', 'updated_at', 'lease_until', 'labels'}
 
@@ -9,7 +10,9 @@ local function matches(status, graph, parent_run_id, updated_at, lease_until, la
   if query.status and not query.status[status] then return false end
   if query.graph and query.graph ~= graph then return false end
   if query.parent_run_id and query.parent_run_id ~= parent_run_id then return false end
-  if query.updated_before and tonumber(updated_at) >= tonumber(query.updated_before) then return false end
+  if query.updated_before and tonumber(updated_at) >= tonumber(query.updated_before) then
+    return false
+  end
   if query.interrupted ~= nil then
     local interrupted = status == 'running' and tonumber(lease_until) <= now
     if query.interrupted ~= interrupted then return false end

@@ -3,7 +3,8 @@
 -- Invariant: header and snapshots are of one moment.
 --
 -- KEYS: run, log.  ARGV: seq or '' for the newest, most bytes of a reply.
--- Reply: nothing if there is no such run; the header, and the snapshots from the newest full one not after that seq.
+-- Reply: nothing if there is no such run; the header, and the snapshots from the newest full one
+--   not after that seq.
 local run, log = KEYS[1], KEYS[2]
 local found = redis.call('HMGET', run, 'status', 'seq', 'full_seq')
 if not found[1] then return false end

@@ -1,8 +1,10 @@
 -- Gives a claim up.
 --
--- Invariant: only the holder of the run's epoch makes it `ready`; for everybody else nothing happens.
+-- Invariant: only the holder of the run's epoch makes it `ready`; for everybody else nothing
+-- happens.
 --
--- KEYS: run, index of `running`, index of `ready`.  ARGV: run id, epoch.  Reply: 'released' or 'lost'.
+-- KEYS: run, index of `running`, index of `ready`.  ARGV: run id, epoch.  Reply: 'released' or
+--   'lost'.
 local run, running, ready = unpack(KEYS)
 local found = redis.call('HMGET', run, 'status', 'epoch', 'created_at')
 if found[1] ~= 'running' or found[2] ~= ARGV[2] then return 'lost' end
