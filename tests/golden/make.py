@@ -134,7 +134,7 @@ def main() -> int:
         return 1
     folder.mkdir()
     # A traceback names files of the machine that made it.
-    traceback.format_exception = lambda error, *_: [f'{type(error).__name__}\n']  # type: ignore[assignment]
+    traceback.format_exception = lambda error, *_: [f'{type(error).__name__}\n']
     sqlite_file(folder / 'runs.db')
     with run_postgres() as server:
         url = server.create_database()
