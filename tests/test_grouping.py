@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from graphkeep.errors import LeaseLostError, StoreWriteError
+from graphkeep.errors import LeaseLostError, StoreUnavailableError, StoreWriteError
 from graphkeep.grouping import CommitQueue
 from graphkeep.runs import Claim, Commit, Draft
 from graphkeep.shielding import Ending
@@ -201,7 +201,7 @@ async def test_a_cancelled_waiter_leaves_beyond_the_bound() -> None:
     await turns()
     waiter.cancel()
     ending = await waiter
-    assert isinstance(ending.error, TimeoutError)
+    assert isinstance(ending.error, StoreUnavailableError)
     assert ending.cancelled is not None
     database.open.set()
     await queue.flush()

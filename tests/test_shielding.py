@@ -8,6 +8,7 @@ import gc
 import anyio
 import pytest
 
+from graphkeep.errors import StoreUnavailableError
 from graphkeep.shielding import Ending, ending_of, to_its_end
 
 
@@ -144,7 +145,7 @@ async def test_beyond_the_bound_it_leaves_and_the_write_goes_on() -> None:
     await turns()
     waiter.cancel()
     ending = await waiter
-    assert isinstance(ending.error, TimeoutError)
+    assert isinstance(ending.error, StoreUnavailableError)
     assert '0.02 s' in str(ending.error)
     assert isinstance(ending.cancelled, asyncio.CancelledError)
     assert not write.ended

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from .runs import Claim
-from .shielding import Ending, to_its_end
+from .shielding import Ending, ending_of
 
 if TYPE_CHECKING:
     from .port import Port
@@ -108,6 +108,7 @@ class LeaseKeeper:
         self._store = store
         self._leases: set[Lease] = set()
         self._task: asyncio.Task[None] | None = None
+        self._releases: set[asyncio.Task[None]] = set()
 
     def hold(self, claim: Claim) -> Lease:
         """Look after a claim that was just got."""
@@ -132,11 +133,13 @@ class LeaseKeeper:
             self.drop(lease)
             return Ending()
         self.drop(lease)
-        store = self._store
-        return await to_its_end(store.release(lease.claim), bound=store.retry + 5.0)
+        release = asyncio.ensure_future(self._store.release(lease.claim))
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
+        return await ending_of(release, bound=self._store.retry + 5.0)
 
     async def close(self) -> None:
-        """Give up every claim and end the task."""
+        """Give up every claim, also those that others are giving up just now, and end the task."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -145,7 +148,9 @@ class LeaseKeeper:
         for lease in leases:
             self.drop(lease)
         await asyncio.gather(
-            *(self._store.release(lease.claim) for lease in leases), return_exceptions=True
+            *(self._store.release(lease.claim) for lease in leases),
+            *self._releases,
+            return_exceptions=True,
         )
 
     async def _tick(self) -> None:

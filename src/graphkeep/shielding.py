@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar
 
+from .errors import StoreUnavailableError
+
 __all__ = ('Ending', 'ending_of', 'to_its_end', 'unfinished')
 
 T = TypeVar('T')
@@ -88,6 +90,9 @@ async def ending_of(future: asyncio.Future[T], *, bound: float) -> Ending[T]:
     return Ending(value=future.result(), cancelled=cancelled)
 
 
-def unfinished(bound: float) -> TimeoutError:
-    """The error of a write that goes on without its waiter."""
-    return TimeoutError(f'a write had not ended {bound} s after its waiter was cancelled')
+def unfinished(bound: float) -> StoreUnavailableError:
+    """The error of a write that goes on without its waiter: after it nothing more is tried."""
+    return StoreUnavailableError(
+        f'a write had not ended {bound} s after its waiter was cancelled: the database does not '
+        'answer. Whether it was written is not known.'
+    )

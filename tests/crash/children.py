@@ -137,17 +137,19 @@ class Nursery:
 def run_nursery() -> Iterator[Nursery]:
     """A nursery; with it end all children that are left."""
     with tempfile.TemporaryDirectory(prefix='graphkeep-nursery-') as folder:
-        path = f'{folder}/socket'
-        process = subprocess.Popen(
-            [sys.executable, '-m', 'tests.crash.nursery', path],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        path, log = f'{folder}/socket', Path(folder, 'stderr')
+        with log.open('w') as stderr:
+            process = subprocess.Popen(
+                [sys.executable, '-m', 'tests.crash.nursery', path],
+                cwd=_ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
         try:
             assert process.stdout is not None
             if process.stdout.readline() != b'ready\n':
-                raise RuntimeError('The nursery did not start.')
+                raise RuntimeError(f'The nursery did not start:\n{log.read_text()}')
             yield Nursery(path, process.pid)
         finally:
             process.communicate(timeout=30)

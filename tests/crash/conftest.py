@@ -39,14 +39,18 @@ def nursery() -> Nursery:
     return _nursery
 
 
-@pytest.fixture(
-    params=[
-        'sqlite',
-        pytest.param('postgres', marks=pytest.mark.postgres),
-        pytest.param('redis', marks=pytest.mark.redis),
-        pytest.param('cluster', marks=pytest.mark.redis),
-    ]
+_STORES = (
+    'sqlite',
+    pytest.param('postgres', marks=pytest.mark.postgres),
+    pytest.param('redis', marks=pytest.mark.redis),
+    pytest.param('cluster', marks=pytest.mark.redis),
 )
+
+without_cluster = pytest.mark.parametrize('url', _STORES[:3], indirect=True)
+"""For tests of hundreds of processes: a cluster differs in its client, which others try."""
+
+
+@pytest.fixture(params=_STORES)
 def url(request: pytest.FixtureRequest) -> str:
     """A store that outlives a process. The tests of one module share a Postgres database."""
     if request.param == 'cluster':

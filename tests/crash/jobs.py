@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import random
+import signal
 import socket
 import time
 import traceback
@@ -78,6 +79,7 @@ def live(connection: socket.socket, name: str, arguments: dict[str, Any]) -> int
         if asyncio.iscoroutine(result):
             result = asyncio.run(result)
     except BaseException as e:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         line.say(error=type(e).__name__, message=str(e), traceback=traceback.format_exc())
         return 1
     line.say(result=result)
@@ -182,6 +184,42 @@ async def leave(line: Line, *, url: str, run_id: str, **options: Any) -> None:
             await run.next()
         line.say(left=True)
         await line.told()
+
+
+@job
+async def background(
+    line: Line,
+    *,
+    url: str,
+    run_id: str,
+    closes: bool,
+    halts: Sequence[str] = (),
+    park: tuple[str, int, str] | None = None,
+    **options: Any,
+) -> None:
+    """Start the trip in a task, and return while it is halted or parked."""
+    store = graphkeep.open_store(url, **options)
+    halted = asyncio.Event()
+
+    async def halt() -> None:
+        halted.set()
+        # For as long as a cancellation waits for a write that is slow.
+        await asyncio.sleep(0.2 if park else 60)
+
+    async def middle(_: str, node: str) -> None:
+        if node in halts:
+            await halt()
+
+    if park is not None:
+        park_at(store, *park, halt)
+    persistence = store.persistence(run_id)
+    run = asyncio.create_task(
+        trip.run(Pack(), state=Trip(), deps=Outside(middle=middle), persistence=persistence)
+    )
+    await halted.wait()
+    assert not run.done()
+    if closes:
+        await store.close()
 
 
 @job

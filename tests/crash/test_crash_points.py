@@ -14,6 +14,7 @@ import pytest
 import graphkeep
 from graphkeep import RunNotFoundError, Store
 from tests.crash.children import Nursery
+from tests.crash.conftest import without_cluster
 from tests.crash.hooked import CRASHED, MOMENTS
 
 pytest.importorskip('pydantic_graph.persistence')
@@ -136,6 +137,7 @@ async def test_dies_at_any_call(rig: Rig, record_property: Callable[[str, object
 
 
 @pytest.mark.slow
+@without_cluster
 @pytest.mark.parametrize('then', ['resume', 'recover'])
 async def test_dies_at_any_call_and_again_at_any_call_of_the_next(
     rig: Rig, then: str, record_property: Callable[[str, object], None]

@@ -17,6 +17,7 @@ from pydantic_core import from_json
 
 import graphkeep
 from tests.crash.children import Nursery
+from tests.crash.conftest import without_cluster
 
 pytest.importorskip('pydantic_graph.persistence')
 
@@ -29,6 +30,7 @@ WIDTH = 3
 
 
 @pytest.mark.slow
+@without_cluster
 async def test_nothing_acknowledged_is_lost_and_nothing_committed_runs_again(
     nursery: Nursery, url: str, tmp_path: Path
 ) -> None:
