@@ -34,7 +34,7 @@ class Act(BaseNode[None, Deps, int]):
 
 
 def _kept(*, beside: bool) -> Any:
-    g = GraphBuilder(deps_type=Deps, input_type=int, output_type=int, auto_instrument=False)
+    g: Any = GraphBuilder(deps_type=Deps, input_type=int, output_type=int, auto_instrument=False)
 
     @g.step(node_id='Act')
     async def act(ctx: StepContext[None, Deps, int]) -> int:
@@ -352,7 +352,7 @@ async def test_a_name_is_needed(play: Play) -> None:
 async def test_parallel_steps_and_map_items_have_values_of_their_own(
     store: Store, run_id: str
 ) -> None:
-    g = GraphBuilder(input_type=int, output_type=list[int], auto_instrument=False)
+    g: Any = GraphBuilder(input_type=int, output_type=list[int], auto_instrument=False)
     calls, keys = Calls(), list[str]()
 
     @g.step
@@ -379,7 +379,7 @@ async def test_parallel_steps_and_map_items_have_values_of_their_own(
 
 async def test_a_stream_may_keep_what_it_sends(store: Store, run_id: str) -> None:
     """A restarted stream must give the same items: with `once` it does."""
-    g = GraphBuilder(input_type=int, output_type=list[int], auto_instrument=False)
+    g: Any = GraphBuilder(input_type=int, output_type=list[int], auto_instrument=False)
     calls, fails = Calls(), [True]
 
     @g.stream

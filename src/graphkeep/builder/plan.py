@@ -29,7 +29,7 @@ from ..tasks import Forks
 from .contexts import Contexts
 from .frontier import Structure
 from .merge import Merger, Rule
-from .resolving import UNKNOWN, Resolver
+from .resolving import UNKNOWN, Resolver, is_async_iterable
 
 __all__ = ('GeneratedIdWarning', 'JoinPlan', 'Plan', 'StepPlan')
 
@@ -256,11 +256,7 @@ class Plan:
     def misplaced_stream(self, node_id: str) -> GraphkeepError:
         """What is raised for an async iterable that cannot be kept."""
         return UnstorableTypeError(
-            f'{node_id!r} passes on an async iterable, which cannot be stored. A stream may go '
-            f'only '
-            'straight from its step to a map: g.edge_from(stream).map().to(…), without a '
-            'transform, a '
-            'decision or a broadcast between. Return a list otherwise.',
+            f'{node_id!r} passes on an async iterable, which cannot be stored. {_STREAMS}',
             path=node_id,
         )
 
@@ -271,6 +267,11 @@ class Plan:
 
     def _step_plan(self, step: Step[Any, Any, Any, Any], resolver: Resolver) -> StepPlan:
         type_ = resolver.inputs(step)
+        if is_async_iterable(type_):
+            raise UnstorableTypeError(
+                f'Step {step.id!r} gets an async iterable, which cannot be stored. {_STREAMS}',
+                path=step.id,
+            )
         try:
             codec = self._codec(type_, f'{step.id}.inputs')
         except UnstorableTypeError as e:
@@ -336,6 +337,12 @@ class Plan:
                 raise ValueError(
                     f'persist(aliases=…) maps {old!r} to {new!r}, which is not in the graph'
                 )
+
+
+_STREAMS = (
+    'A stream may go only straight from its step to a map: g.edge_from(stream).map().to(…), '
+    'without a transform, a decision or a broadcast between. Return a list otherwise.'
+)
 
 
 def _is_label(item: object) -> bool:

@@ -26,7 +26,7 @@ from pydantic_graph.util import unpack_type_expression
 
 from ..errors import UnstorableTypeError
 
-__all__ = ('UNKNOWN', 'Resolver', 'union_of')
+__all__ = ('UNKNOWN', 'Resolver', 'is_async_iterable', 'union_of')
 
 UNKNOWN: Any = typing.TypeVar('UNKNOWN')
 """Stands for a type that nothing says."""
@@ -88,8 +88,9 @@ class Resolver:
             try:
                 found = self._evaluate(annotation, function)
             except Exception as e:
+                shown = annotation.removeprefix(_THIRD)
                 raise UnstorableTypeError(
-                    f'The inputs of step {step_id!r} are annotated `{annotation}`, which cannot be '
+                    f'The inputs of step {step_id!r} are annotated `{shown}`, which cannot be '
                     f'resolved: {e}. Import the name where persist() is called, give '
                     f'persist(namespace={{…}}), or persist(types={{{step_id!r}: Inputs}}).',
                     path=step_id,
@@ -232,6 +233,12 @@ def union_of(types: Sequence[Any]) -> Any:
     if len(distinct) == 1:
         return distinct[0]
     return Union[tuple(distinct)]  # noqa: UP007 - of types that are only known at run time
+
+
+def is_async_iterable(type_: Any) -> bool:
+    """Whether values of a type must be read with `async for`."""
+    origin = get_origin(type_) or type_
+    return isinstance(origin, type) and issubclass(origin, collections.abc.AsyncIterable)
 
 
 def function_of(step: Step[Any, Any, Any, Any]) -> Any:
