@@ -35,6 +35,10 @@ on_sqlite = pytest.mark.parametrize('database', ['sqlite'], indirect=True)
 """Runs a test that takes a second or more on SQLite alone."""
 
 
+in_memory = pytest.mark.parametrize('database', ['memory'], indirect=True)
+"""Runs a test in memory alone: one of many whose values never reach a store."""
+
+
 @pytest.fixture(params=['memory', 'sqlite'])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database that no other test writes to; on Postgres, only under other run ids."""
