@@ -25,7 +25,7 @@ from ..scope import CurrentTask, Scope, in_context
 from ..tasks import Task, counters, encode_task
 from .contexts import Contexts
 from .events import Event, ended_events, task_events
-from .frontier import Buffer, Frontier
+from .frontier import Buffer, Frontier, JoinKey
 from .plan import Plan
 from .state import Copy, StateKeeper
 from .stored import encode_buffer, join_name, new_items
@@ -100,6 +100,8 @@ class Execution:
         self._most = max_parallel
         self._running: dict[str, asyncio.Task[None]] = {}
         self._completed: deque[_Completion] = deque()
+        self._moved: set[JoinKey] = set()
+        """The buffers that what was settled since the last commit has changed."""
         self._unstored: list[Buffer] = []
         self._committing = asyncio.Lock()
         """Held while completions are settled and committed, and while `once` commits."""
@@ -187,11 +189,14 @@ class Execution:
     async def close(self) -> None:
         """End what still runs, and give the claim up: the run can go on at once."""
         running, self._running = self._running, {}
-        await _stop(running)
+        cancelled = await _stop(running)
         if not self.ended:
             self._keeper.restore_committed()
         self._journal.step_ends()
-        (await self._journal.release()).unwrap()
+        ending = await self._journal.release()
+        if cancelled is not None:
+            raise cancelled
+        ending.unwrap()
 
     def _launch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -335,12 +340,14 @@ class Execution:
                 stopped.update(self._running)
                 self._running.clear()
                 break
-        await _stop(stopped)
+        cancelled = await _stop(stopped)
         if last is not None:
             await self._commit(change, last, status='done' if self.ended else 'running')
         for done in batch:
             if done.settled is not None and not done.settled.done():
                 done.settled.set_result(None)
+        if cancelled is not None:
+            raise cancelled
         if failed is not None:
             await self._fail_run(*failed)
         if not self._running:
@@ -389,14 +396,17 @@ class Execution:
                 change.tasks[task_id] = None
             else:
                 change.tasks.pop(task_id, None)
-        for key in buffers:
+        self._moved.update(buffers)
+
+    def _collect_buffers(self, change: Change) -> None:
+        """Add the buffers that have changed."""
+        # Once a commit, not once a settlement: thousands of items may share one.
+        for key in self._moved:
             name = join_name(key)
-            buffer = frontier.buffers.get(key)
+            buffer = self._frontier.buffers.get(key)
             if buffer is None:
-                if name in document.joins:
+                if name in self._journal.document.joins:
                     change.joins[name] = None
-                else:
-                    change.joins.pop(name, None)
                 continue
             self._unstored.append(buffer)
             if buffer.stored is not None and buffer.accumulator is None:
@@ -414,6 +424,9 @@ class Execution:
 
     async def _commit(self, change: Change, last: _Completion, *, status: Status) -> None:
         frontier = self._frontier
+        if not self.ended:
+            self._collect_buffers(change)
+        self._moved.clear()
         change.state = self._keeper.change
         change.next = counters(frontier.next_task, frontier.next_fork)
         ending = await self._journal.commit(
@@ -441,7 +454,7 @@ class Execution:
         """Mark the run failed, if it still can be, end what runs, and raise `error`."""
         self._broken = error
         running, self._running = self._running, {}
-        await _stop(running)
+        cancelled = await _stop(running)
         self._keeper.restore_committed()
         self._journal.step_ends()
         if isinstance(error, StoreUnavailableError):
@@ -457,18 +470,28 @@ class Execution:
             )
             if ending.error is not None:
                 error.add_note(f'The failure of the run could not be stored: {ending.error}')
-            if ending.cancelled is not None:
-                raise ending.cancelled from error
+            cancelled = ending.cancelled or cancelled
+        if cancelled is not None:
+            raise cancelled from error
         raise error
 
 
-async def _stop(tasks: Mapping[str, asyncio.Task[None]]) -> None:
-    """Cancel steps and wait until they have ended. What they still return or raise is of no use."""
-    if not tasks:
-        return
+async def _stop(tasks: Mapping[str, asyncio.Task[None]]) -> asyncio.CancelledError | None:
+    """Cancel steps and wait until they have ended. What they still return or raise is of no use.
+
+    Returns:
+        The cancellation that arrived meanwhile, which the caller must raise when it has cleaned
+        up. An anyio scope cancels again at every turn of the loop.
+    """
+    cancelled: asyncio.CancelledError | None = None
     for task in tasks.values():
         task.cancel()
-    await asyncio.wait(tasks.values())
+    while not all(task.done() for task in tasks.values()):
+        try:
+            await asyncio.wait(tasks.values())
+        except asyncio.CancelledError as e:
+            cancelled = e
+    return cancelled
 
 
 _NO_RESULT = (
