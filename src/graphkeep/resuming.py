@@ -15,6 +15,7 @@ from . import owner as owners
 from .builder import PersistentGraph
 from .errors import LeaseLostError, RunBusyError, RunMovedError, RunNotFoundError
 from .handle import Handle
+from .leases import is_held
 from .runs import Run
 from .store import Store
 
@@ -164,31 +165,16 @@ async def recover(
     """
     if concurrency < 1:
         raise ValueError(f'concurrency must be at least 1, got {concurrency}')
+    if not isinstance(graphs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"graphs must be a mapping, {{'orders': graph}}, got {graphs!r}")
     recovery = _Recovery(store, graphs, deps, asyncio.Semaphore(concurrency))
-    watched: dict[str, Run] = {}
-    async with asyncio.TaskGroup() as group:
-        for name in graphs:
-            for run in await _all_runs(store, name, ready=ready):
-                if run.status == 'ready' or run.interrupted or owners.is_proven_dead(run.owner):
-                    group.create_task(recovery.go_on(name, run.run_id))
-                elif wait and not owners.is_this_process(run.owner):
-                    watched[run.run_id] = run
-        loop = asyncio.get_running_loop()
-        last_look = loop.time() + store.lease + _POLL
-        while watched and loop.time() < last_look:
-            await asyncio.sleep(_POLL)
-            for run_id, seen in list(watched.items()):
-                try:
-                    now = await store.run(run_id)
-                except RunNotFoundError:
-                    del watched[run_id]
-                    continue
-                if now.interrupted or owners.is_proven_dead(now.owner):
-                    assert now.graph is not None
-                    group.create_task(recovery.go_on(now.graph, run_id))
-                    del watched[run_id]
-                elif now.status != 'running' or _renewed(seen, now):
-                    del watched[run_id]
+    try:
+        watched = await recovery.look(ready=ready)
+        if wait:
+            await recovery.watch(watched)
+        await recovery.finished()
+    finally:
+        await recovery.close()
     return recovery.ended
 
 
@@ -204,20 +190,69 @@ class _Recovery:
         self._graphs = graphs
         self._deps = deps
         self._slots = slots
+        self._tasks: set[asyncio.Task[None]] = set()
         self.ended: list[Recovered] = []
 
-    async def go_on(self, name: str, run_id: str) -> None:
+    async def look(self, *, ready: bool) -> dict[str, Run]:
+        """Go on with what is known to have been left; gives the runs whose claims are alive."""
+        alive: dict[str, Run] = {}
+        for name in self._graphs:
+            for run in await _all_runs(self._store, name, ready=ready):
+                if run.status == 'ready' or _left(run):
+                    self._start(name, run.run_id)
+                elif not owners.is_this_process(run.owner):
+                    alive[run.run_id] = run
+        return alive
+
+    async def watch(self, watched: dict[str, Run]) -> None:
+        """Go on with the runs among these whose claims are not renewed."""
+        loop = asyncio.get_running_loop()
+        last_look = loop.time() + self._store.lease + _POLL
+        while watched and loop.time() < last_look:
+            await asyncio.sleep(_POLL)
+            for run_id, seen in list(watched.items()):
+                try:
+                    now = await self._store.run(run_id)
+                except RunNotFoundError:
+                    del watched[run_id]
+                    continue
+                if _left(now):
+                    assert now.graph is not None
+                    self._start(now.graph, run_id)
+                    del watched[run_id]
+                elif now.status != 'running' or _renewed(seen, now):
+                    del watched[run_id]
+
+    async def finished(self) -> None:
+        """Wait until every run that goes on here has ended or raised."""
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    async def close(self) -> None:
+        """Stop what still goes on: those runs are left ready."""
+        for task in self._tasks:
+            task.cancel()
+        await self.finished()
+
+    def _start(self, name: str, run_id: str) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._go_on(name, run_id), name=f'graphkeep-recover-{run_id!r}'
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _go_on(self, name: str, run_id: str) -> None:
         async with self._slots:
-            handle = self._store.persistence(run_id, graph=name)
+            graph, handle = self._graphs[name], self._store.persistence(run_id, graph=name)
             try:
-                result = await resume(self._graphs[name], handle, deps=self._deps)
+                result = await resume(graph, handle, deps=self._deps)
             except (RunBusyError, RunMovedError, RunNotFoundError, LeaseLostError) as e:
                 logger.info('run %r is being continued elsewhere: %s', run_id, e)
             except Exception as e:
                 logger.warning('run %r was continued and raised', run_id, exc_info=e)
                 self.ended.append(Recovered(run_id=run_id, graph=name, error=e))
             else:
-                if _ran_here(handle):
+                if _ran_here(graph, handle):
                     self.ended.append(Recovered(run_id=run_id, graph=name, result=result))
 
 
@@ -237,10 +272,19 @@ async def _all_runs(store: Store, graph: str, *, ready: bool) -> list[Run]:
         after = page[-1]
 
 
-def _ran_here(handle: Handle) -> bool:
+def _ran_here(graph: AnyGraph, handle: Handle) -> bool:
     """Whether the run went on under this handle, and had not ended elsewhere since we looked."""
     # Of kept builder graphs this is not known.
-    return getattr(handle, 'has_run', True)
+    return isinstance(graph, PersistentGraph) or getattr(handle, 'has_run', True)
+
+
+def _left(run: Run) -> bool:
+    """Whether a worker is known to have left a running run: dead, or without a handle in here."""
+    if run.status != 'running':
+        return False
+    if owners.is_this_process(run.owner):
+        return run.interrupted or not is_held(run.run_id, run.epoch)
+    return run.interrupted or owners.is_proven_dead(run.owner)
 
 
 def _renewed(seen: Run, now: Run) -> bool:
