@@ -10,7 +10,19 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ('Line', 'Target', 'at_least', 'at_most', 'exactly', 'ms', 'ratio', 'show', 'size', 'us')
+__all__ = (
+    'Line',
+    'Target',
+    'at_least',
+    'at_most',
+    'exactly',
+    'markdown',
+    'ms',
+    'ratio',
+    'show',
+    'size',
+    'us',
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +158,22 @@ def show(console: Console, title: str, lines: Iterable[Line]) -> None:
             {True: '[green]✓[/]', False: '[red]✗[/]', None: ''}[line.met],
         )
     console.print(table)
+
+
+def markdown(title: str, lines: Iterable[Line]) -> str:
+    """The table of one topic, for docs/benchmarks.md."""
+    rows = [
+        '| what | measured | against | ratio | target | |',
+        '| --- | ---: | --- | ---: | ---: | --- |',
+    ]
+    for line in lines:
+        figure = '' if line.figure is None else _figure(line.figure, line.unit)
+        target = '' if line.target is None else str(line.target)
+        met = {True: '✓', False: '✗', None: ''}[line.met]
+        rows.append(
+            f'| {line.what} | {line.measured} | {line.baseline} | {figure} | {target} | {met} |'
+        )
+    return '\n'.join((f'## {title}', '', *rows, ''))
 
 
 def _figure(value: float, unit: str) -> str:

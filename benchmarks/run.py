@@ -29,7 +29,7 @@ sys.path[0] = str(ROOT)
 from rich.console import Console  # noqa: E402
 
 from benchmarks.bench import CLASSIC, Bench  # noqa: E402
-from benchmarks.report import Line, ms, show  # noqa: E402
+from benchmarks.report import Line, markdown, ms, show  # noqa: E402
 
 TOPICS = {
     'transactions': 'Write transactions of an undisturbed run, counted at the database',
@@ -68,6 +68,9 @@ def main() -> None:
             console.print(f'left out: {note}')
         console.print(_summary(results))
         _write(arguments.json, header, results, bench.notes)
+        if arguments.markdown is not None:
+            tables = [markdown(TOPICS[topic], lines) for topic, lines in results.items()]
+            arguments.markdown.write_text('\n'.join(tables))
 
 
 def _arguments() -> argparse.Namespace:
@@ -81,6 +84,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument('--only', type=topics, default=list(TOPICS), help='topics, by commas')
     parser.add_argument('--quick', action='store_true', help='small numbers: shows that it works')
     parser.add_argument('--json', type=Path, default=ROOT / 'build/bench.json', help='the figures')
+    parser.add_argument('--markdown', type=Path, help='the tables, for docs/benchmarks.md')
     return parser.parse_args()
 
 

@@ -44,10 +44,10 @@ async def _sequential(bench: Bench) -> list[Line]:
     """Graphs that run one step at a time, kept in memory, against upstream's unkept run."""
     lines: list[Line] = []
     steps = bench.n(1_000, 30)
-    graphs: tuple[tuple[str, Any, int], ...] = (
+    graphs: list[tuple[str, Any, int]] = [
         (f'a loop of {steps:,} steps, kept in memory', ticking(), steps),
         (f'a chain of {steps:,} steps, kept in memory', chain(steps), 0),
-    )
+    ]
     for what, graph, inputs in graphs:
         kept = persist(graph)
         async with open_store('memory://') as store:
