@@ -328,3 +328,17 @@ async def test_a_cancelled_recover_leaves_its_runs_ready(store: Store, run_id: s
     assert set(statuses) <= {'ready', 'running'}
     recovered = await graphkeep.recover(store, {'orders': orders}, ready=True)
     assert ids(recovered) == [f'{run_id}/{n}' for n in range(3)]
+
+
+async def test_a_store_that_fails_is_told_by_its_own_error(run_id: str) -> None:
+    """Not as a group of exceptions: `except StoreError` is what a worker has around it."""
+    store = graphkeep.open_store('memory://')
+    await store.close()
+    with pytest.raises(graphkeep.StoreClosedError):
+        await graphkeep.recover(store, {'orders': orders})
+
+
+async def test_graphs_without_names_are_refused(store: Store) -> None:
+    for wrong in (orders, [orders]):
+        with pytest.raises(TypeError, match='mapping'):
+            await graphkeep.recover(store, wrong)  # pyright: ignore[reportArgumentType]
