@@ -23,6 +23,7 @@ FIELDS: dict[str, Any] = {
     'owner': 'host/1/2/3/4/5',
     'lease_until': datetime(2026, 11, 30, tzinfo=UTC),
     'epoch': 7,
+    'exists': False,
     'status': 'done',
     'expected_seq': 3,
     'seq': 4,

@@ -152,7 +152,10 @@ async def test_a_write_that_breaks_is_told_to_all_and_the_next_goes_on() -> None
     queue = database.queue(max_commits=2)
     database.breaks = StoreWriteError('full')
     endings = await put_all(queue, *(commit(name) for name in 'abc'))
-    assert [ending.error for ending in endings] == [database.breaks] * 3
+    errors = [ending.error for ending in endings]
+    assert [(type(e), str(e)) for e in errors] == [(StoreWriteError, str(database.breaks))] * 3
+    # Each an object of its own: whoever raises one adds to its traceback.
+    assert errors[0] is not errors[1]
     database.breaks = None
     assert (await queue.put(commit('d'))).error is None
     assert database.batches == [['a', 'b'], ['c'], ['d']]

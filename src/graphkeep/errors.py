@@ -131,9 +131,13 @@ class RunExistsError(RunError, ValueError):
         self.status = status
         """The status of the run that exists, where it is known."""
         known = f' (status {status!r})' if status else ''
+        advice = (
+            f'Continue it with graphkeep.resume(graph, store.persistence({run_id!r})), or start'
+        )
+        if status == 'cancelled':
+            advice = f'Start from its state with store.fork({run_id!r}, new_run_id=…), or start'
         super().__init__(
-            f'Run {run_id!r} already exists{known}. Continue it with graphkeep.resume(graph, '
-            f'store.persistence({run_id!r})), or start a new run under another id.',
+            f'Run {run_id!r} already exists{known}. {advice} a new run under another id.',
             run_id=run_id,
         )
 
@@ -187,14 +191,23 @@ class RunMovedError(RunError, RuntimeError):
 class LeaseLostError(RunError, RuntimeError):
     """The claim on the run was taken over or ended. Nothing was written by this call."""
 
-    def __init__(self, *, run_id: str, epoch: int) -> None:
+    def __init__(self, *, run_id: str, epoch: int, exists: bool = True) -> None:
         self.epoch = epoch
         """The epoch of the claim that was lost."""
+        self.exists = exists
+        """`False` when the run is known not to be in the store any more."""
+        if exists:
+            what = (
+                'another process took the run over, or it was cancelled or deleted. Nothing was '
+                'written. Whoever holds the run now goes on from the last commit.'
+            )
+        else:
+            what = (
+                'the run is not in the store any more. It was deleted, or the database has lost it '
+                '(a Redis without AOF that restarted, a restored backup). Nothing was written.'
+            )
         super().__init__(
-            f'The claim on run {run_id!r} (epoch {epoch}) was lost: another process took the run '
-            'over, or it was cancelled or deleted. Nothing was written. Whoever holds the run now '
-            'goes on from the last commit.',
-            run_id=run_id,
+            f'The claim on run {run_id!r} (epoch {epoch}) was lost: {what}', run_id=run_id
         )
 
 

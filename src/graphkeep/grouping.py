@@ -7,6 +7,7 @@ handed in is written whether or not its waiter is still there: it may already be
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
@@ -76,7 +77,7 @@ class CommitQueue:
                         )
                 except Exception as e:  # noqa: BLE001 - every waiter gets it
                     results = [e] * len(batch)
-                for waiting, error in zip(batch, results, strict=True):
+                for waiting, error in zip(batch, _apart(results), strict=True):
                     waiting.end(error)
                 batch = []
         except BaseException:
@@ -98,6 +99,21 @@ class CommitQueue:
                 break
             batch.append(self._waiting.popleft())
         return batch
+
+
+def _apart(errors: Sequence[BaseException | None]) -> list[BaseException | None]:
+    """The errors, each an object of its own: whoever raises one adds to its traceback."""
+    seen: set[int] = set()
+    apart: list[BaseException | None] = []
+    for error in errors:
+        if error is not None and id(error) in seen:
+            other = copy.copy(error)
+            other.__cause__ = error.__cause__
+            error = other
+        elif error is not None:
+            seen.add(id(error))
+        apart.append(error)
+    return apart
 
 
 class _Waiting:

@@ -21,7 +21,7 @@ from .shielding import Ending, ending_of
 if TYPE_CHECKING:
     from .port import Port
 
-__all__ = ('Lease', 'LeaseKeeper', 'claiming', 'idle_holder', 'runs_step')
+__all__ = ('Lease', 'LeaseKeeper', 'claiming', 'idle_holder', 'is_held', 'runs_step')
 
 logger = logging.getLogger('graphkeep')
 
@@ -93,6 +93,11 @@ def idle_holder(run_id: str, epoch: int) -> bool:
         return False
     lease.valid = False
     return True
+
+
+def is_held(run_id: str, epoch: int) -> bool:
+    """Whether a handle of this process has this claim, or is just getting one on the run."""
+    return (run_id, epoch) in _held or _claiming[run_id] > 0
 
 
 def runs_step(run_id: str, epoch: int) -> bool:

@@ -14,6 +14,8 @@ from typing import Literal, Self, TypeVar
 from . import owner as owners
 from .errors import (
     DamagedRunError,
+    GraphkeepError,
+    LeaseLostError,
     RunBusyError,
     RunNotFoundError,
     StoreClosedError,
@@ -248,7 +250,10 @@ class Port(Hooks):
         """
         await self.open()
         if self.grouped:
-            return await self._queue.put(commit)
+            ending = await self._queue.put(commit)
+            if isinstance(ending.error, LeaseLostError) and ending.cancelled is None:
+                return Ending(error=await self._lost(commit.claim, ending.error))
+            return ending
         cancelled: asyncio.CancelledError | None = None
         self._unyielded += 1
         if self._unyielded >= _TURN:
@@ -260,6 +265,15 @@ class Port(Hooks):
                 cancelled = e
         (error,) = await self._append((commit,))
         return Ending(error=error, cancelled=cancelled)
+
+    async def _lost(self, claim: Claim, error: LeaseLostError) -> LeaseLostError:
+        """The error of a lost claim, told apart by whether the run is still there."""
+        try:
+            found = await self._header(claim.run_id)
+        except GraphkeepError:
+            return error
+        exists = found is not None
+        return LeaseLostError(run_id=claim.run_id, epoch=claim.epoch, exists=exists)
 
     async def renew(self, claims: Sequence[Claim]) -> list[BaseException | None]:
         """Start the leases of these claims anew; gives `LeaseLostError` or `None` for each."""

@@ -325,6 +325,11 @@ class Cursor:
     async def _keep(self, task: Task, name: str, value: bytes) -> None:
         """Commit what `once` has got, and nothing else of the node that is half done."""
         async with self._keeping:
+            if self.pending is None or self.pending.stored is not task or not self.busy:
+                raise RuntimeError(
+                    f'once({name!r}) finished after its node had ended: its value was not kept. '
+                    'Wait for it inside of the node.'
+                )
             kept = replace(task, memo={**task.memo, name: value})
             change = Change(tasks={task.id: encode_task(kept)})
             ending = await self._journal.commit(change, event='once')

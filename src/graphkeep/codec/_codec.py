@@ -186,6 +186,12 @@ class Codec(Generic[T]):
 
     def _of_another_class(self, cls: type, declared: type) -> LossyStateError:
         name, expected = cls.__qualname__, declared.__qualname__
+        if cls is type(None):
+            return LossyStateError(
+                f'`{self.path}` is None, but `{expected}` is declared. Nothing was written. Was it '
+                f'forgotten? Pass `{self.path}={expected}(…)`.',
+                path=self.path,
+            )
         return LossyStateError(
             f'`{self.path}` is a `{name}`, but `{expected}` is declared: it would come back as a '
             f'`{expected}`. Nothing was written. Declare `{name}` as the type.',
