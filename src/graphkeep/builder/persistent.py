@@ -113,16 +113,18 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
     ) -> OutputT:
         """`run`, from code that is not async and where no event loop runs."""
         self._infer_name(infer_name)
-        return asyncio.run(
-            self.run(
-                state=state,
-                deps=deps,
-                inputs=inputs,
-                persistence=persistence,
-                span=span,
-                infer_name=False,
-            )
+        run = self.run(
+            state=state,
+            deps=deps,
+            inputs=inputs,
+            persistence=persistence,
+            span=span,
+            infer_name=False,
         )
+        try:
+            return asyncio.run(run)
+        finally:
+            run.close()  # where a loop runs already, it was never begun
 
     @asynccontextmanager
     async def iter(
