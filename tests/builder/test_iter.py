@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from opentelemetry.trace import INVALID_SPAN
 from pydantic_graph import GraphBuilder, StepContext, _utils
 from pydantic_graph.graph_builder import EndMarker, GraphTask
 
@@ -239,7 +240,7 @@ async def test_run_sync_inside_of_a_loop_is_refused() -> None:
 
 def test_render_is_upstreams() -> None:
     graph = line()
-    kept = graphkeep.persist(graph)
+    kept: Any = graphkeep.persist(graph)
     for options in ({}, {'title': 'A title'}, {'direction': 'LR'}):
         assert kept.render(**options) == graph.render(**options)
 
@@ -281,7 +282,7 @@ class Spans:
         self.names.append('  ' * self._open + template.format(**attributes))
         self._open += 1
         try:
-            yield self
+            yield INVALID_SPAN
         finally:
             self._open -= 1
 
