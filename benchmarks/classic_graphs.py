@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from functools import cache
 from time import perf_counter
 from typing import Annotated
 
@@ -42,6 +43,7 @@ Moments = list[float]
 """When each node began: a graph's deps."""
 
 
+@cache
 def text(number: int) -> str:
     """400 characters, other ones for each number."""
     words = random.Random(number)
@@ -112,17 +114,17 @@ class Chat:
 
 
 @dataclass
-class Say(BaseNode[Chat, None, int]):
-    """Appends a message of 400 bytes."""
+class Say(BaseNode[Chat, int | None, int]):
+    """Appends a message of 400 bytes, or of so many as its deps say."""
 
     left: int
 
-    async def run(self, ctx: GraphRunContext[Chat]) -> Say | End[int]:
-        ctx.state.messages.append(text(len(ctx.state.messages)))
+    async def run(self, ctx: GraphRunContext[Chat, int | None]) -> Say | End[int]:
+        ctx.state.messages.append(text(len(ctx.state.messages))[: ctx.deps])
         return Say(self.left - 1) if self.left > 1 else End(len(ctx.state.messages))
 
 
-chats = Graph[Chat, None, int](nodes=(Say,), name='chats')
+chats = Graph[Chat, int | None, int](nodes=(Say,), name='chats')
 
 
 # --- messages of agents ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,27 +38,59 @@ _DELTA = 5e-6
 """What reading one more delta may cost, in seconds."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Case:
+    """A long run."""
+
+    what: str
+    graph: Graph[Any, Any, Any]
+    node: Any
+    state: Any
+    deps: Any
+
+
 async def measure(bench: Bench) -> list[Line]:
     messages: list[Line] = []
     others: list[Line] = []
     steps = bench.n(5_000, 200)
     for name, url in bench.stores('sqlite', 'postgres', 'redis').items():
         async with open_store(_unsynced(name, url)) as store:
-            found = await _compare(
-                bench, name, url, store, kept_talks, Talk(steps), Kept([]), steps
-            )
-            what = f'{NAMES[name]}: {steps:,} steps, state of {2 * steps:,} ModelMessages'
-            messages.append(
-                ratio(what, found['resume'], found['load'], of=_OF, show=ms, target=at_most(2))
-            )
-            for what, graph, node, state in (
-                ('state of strings', chats, Say(steps), Chat()),
-                ('a counter in 20 kB', counters, Tick(steps), Counter(customer='x' * 20_000)),
-            ):
-                found = await _compare(bench, name, url, store, graph, node, state, steps)
-                what = f'{NAMES[name]}: {steps:,} steps, {what}'
-                others.append(_per_delta(what, found))
+            for case in _cases(steps):
+                found = await _compare(bench, name, url, store, case, steps)
+                what = f'{NAMES[name]}: {steps:,} steps, {case.what}'
+                if case.graph is kept_talks:
+                    load, target = found['load'], at_most(2)
+                    line = ratio(what, found['resume'], load, of=_OF, show=ms, target=target)
+                    messages.append(line)
+                else:
+                    others.append(_per_delta(what, found))
     return messages + others
+
+
+def _cases(steps: int) -> list[_Case]:
+    return [
+        _Case(
+            what=f'{2 * steps:,} ModelMessages',
+            graph=kept_talks,
+            node=Talk(steps),
+            state=Kept([]),
+            deps=[],
+        ),
+        _Case(
+            what='a string more each',
+            graph=chats,
+            node=Say(steps),
+            state=Chat(),
+            deps=40,
+        ),
+        _Case(
+            what='a counter in 20 kB',
+            graph=counters,
+            node=Tick(steps),
+            state=Counter(customer='x' * 20_000),
+            deps=[],
+        ),
+    ]
 
 
 _OF = 'final document'
@@ -65,7 +98,8 @@ _OF = 'final document'
 
 def _unsynced(name: str, url: str) -> str:
     """How a run is written does not matter for how it is read: quickly."""
-    return f'{url}?synchronous=NORMAL' if name == 'sqlite' else url
+    options = {'sqlite': '?synchronous=NORMAL', 'postgres': '?synchronous_commit=off'}
+    return url + options.get(name, '')
 
 
 def _per_delta(what: str, found: dict[str, float]) -> Line:
@@ -83,21 +117,14 @@ def _per_delta(what: str, found: dict[str, float]) -> Line:
 
 
 async def _compare(
-    bench: Bench,
-    name: str,
-    url: str,
-    store: Store,
-    graph: Graph[Any, Any, Any],
-    node: Any,
-    state: Any,
-    steps: int,
+    bench: Bench, name: str, url: str, store: Store, case: _Case, steps: int
 ) -> dict[str, float]:
     run_id = f'run-{bench.number()}'
-    kept = store.persistence(run_id)
-    async with graph.iter(node, state=state, deps=[], persistence=kept) as run:
+    graph, kept = case.graph, store.persistence(run_id)
+    async with graph.iter(case.node, state=case.state, deps=case.deps, persistence=kept) as run:
         for _ in range(steps - 1):
             await run.next()
-    del run, state
+    del run
     header = await store.run(run_id)
     document = await store.document(run_id)
     assert isinstance(document.state, dict)
@@ -106,7 +133,7 @@ async def _compare(
 
     async def resume() -> None:
         handle = store.persistence(run_id)
-        async with graph.iter_from_persistence(handle, deps=[]) as again:
+        async with graph.iter_from_persistence(handle, deps=case.deps) as again:
             assert again.state is not None
 
     async with _loading(bench, name, url, whole) as read:
