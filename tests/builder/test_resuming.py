@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -286,6 +288,59 @@ async def test_recover_tells_what_a_run_raised(store: Store, run_id: str) -> Non
     (recovered,) = await graphkeep.recover(store, {'harvest': kept}, deps=outside, ready=True)
     assert isinstance(recovered.error, ValueError)
     assert (await store.run(run_id)).status == 'failed'
+
+
+_CHILD = """
+import asyncio, sys
+from tests.builder import test_resuming as here
+asyncio.run(here.hang(*sys.argv[1:]))
+"""
+
+
+async def hang(url: str, run_id: str, step: str) -> None:
+    """In a process of its own: run up to a step, say so, and hang."""
+    outside = Outside(hangs={step})
+
+    async def say() -> None:
+        await outside.hung.wait()
+        for _ in range(200):  # what is beside it ends before
+            await asyncio.sleep(0)
+        print('hung', flush=True)
+
+    async with graphkeep.open_store(url) as store, asyncio.TaskGroup() as group:
+        group.create_task(say())
+        kept: Any = graphkeep.persist(harvest())
+        persistence = store.persistence(run_id)
+        await kept.run(state=Ledger(), inputs=3, deps=outside, persistence=persistence)
+
+
+@pytest.mark.parametrize('database', ['sqlite'], indirect=True)
+@pytest.mark.parametrize('step', ['numbers', 'work', 'last'])
+async def test_a_killed_run_goes_on_at_once(
+    step: str, database: str, make_store: MakeStore, run_id: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        '-c',
+        _CHILD,
+        database,
+        run_id,
+        step,
+        cwd=Path(__file__).parents[2],
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b'hung\n'
+    store, kept, outside = make_store(), graphkeep.persist(harvest()), Outside()
+    with pytest.raises(graphkeep.RunBusyError):
+        await kept.resume(store.persistence(run_id), deps=outside)
+    done = await state_of(store, run_id, kept)
+    process.kill()
+    await process.communicate()
+    output = await kept.resume(store.persistence(run_id), deps=outside)
+    assert sorted(output) == UNDISTURBED
+    assert (await state_of(store, run_id, kept)).ends == ENDS
+    assert outside.ran == Counter(ENDS) - Counter(done.ends)
 
 
 # --- what is restored -----------------------------------------------------------------------------
