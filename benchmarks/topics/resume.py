@@ -145,8 +145,8 @@ async def _compare(
 
         found = await in_turns(
             {'resume': one_by_one(resume), 'load': one_by_one(load)},
-            rounds=bench.n(5, 1),
-            each=2,
+            rounds=bench.n(7, 1),
+            each=1,
         )
     return {**found, 'deltas': float(header.seq - header.full_seq)}
 
