@@ -223,13 +223,15 @@ async def background(
 
 
 @job
-def travel_sync(line: Line, *, url: str, run_id: str, halt: str, **options: Any) -> str:
+def travel_sync(
+    line: Line, *, url: str, run_id: str, halt: str, seconds: float = 60.0, **options: Any
+) -> str:
     """Run the trip with `run_sync`, and block the whole process in the middle of a node."""
 
     async def middle(_: str, node: str) -> None:
         if node == halt:
             line.say(halt=node)
-            time.sleep(60)
+            time.sleep(seconds)
 
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
