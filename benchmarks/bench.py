@@ -32,6 +32,7 @@ class Bench:
         """What was left out, and why."""
         self._stack = ExitStack()
         self._numbers = itertools.count(1)
+        self._redis_databases = itertools.count()
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +96,7 @@ class Bench:
             return None if self.postgres is None else self.postgres.create_database()
         if self.redis is None:
             return None
-        return self.redis.url(self.number())
+        return self.redis.url(next(self._redis_databases))
 
     def file(self, end: str = 'db') -> Path:
         """The name of a new file."""

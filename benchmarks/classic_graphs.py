@@ -26,15 +26,18 @@ __all__ = (
     'Counter',
     'Kept',
     'Moments',
+    'Page',
     'Plain',
     'PlainTalk',
     'Say',
     'Talk',
     'Tick',
+    'Write',
     'chats',
     'conversation',
     'counters',
     'kept_talks',
+    'pages',
     'plain_talks',
     'text',
 )
@@ -114,17 +117,36 @@ class Chat:
 
 
 @dataclass
-class Say(BaseNode[Chat, int | None, int]):
-    """Appends a message of 400 bytes, or of so many as its deps say."""
+class Say(BaseNode[Chat, None, int]):
+    """Appends a message of 400 bytes."""
 
     left: int
 
-    async def run(self, ctx: GraphRunContext[Chat, int | None]) -> Say | End[int]:
-        ctx.state.messages.append(text(len(ctx.state.messages))[: ctx.deps])
+    async def run(self, ctx: GraphRunContext[Chat]) -> Say | End[int]:
+        ctx.state.messages.append(text(len(ctx.state.messages)))
         return Say(self.left - 1) if self.left > 1 else End(len(ctx.state.messages))
 
 
-chats = Graph[Chat, int | None, int](nodes=(Say,), name='chats')
+chats = Graph[Chat, None, int](nodes=(Say,), name='chats')
+
+
+@dataclass
+class Page:
+    lines: Annotated[list[str], graphkeep.AppendOnly] = field(default_factory=list[str])
+
+
+@dataclass
+class Write(BaseNode[Page, None, int]):
+    """Appends a line of 200 bytes."""
+
+    left: int
+
+    async def run(self, ctx: GraphRunContext[Page]) -> Write | End[int]:
+        ctx.state.lines.append(text(len(ctx.state.lines))[:200])
+        return Write(self.left - 1) if self.left > 1 else End(len(ctx.state.lines))
+
+
+pages = Graph[Page, None, int](nodes=(Write,), name='pages')
 
 
 # --- messages of agents ---------------------------------------------------------------------------

@@ -14,18 +14,18 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_graph.graph import Graph
 
-from benchmarks.bare import Write
+from benchmarks import bare
 from benchmarks.bench import NAMES, Bench
 from benchmarks.classic_graphs import (
-    Chat,
     Counter,
     Kept,
-    Say,
+    Page,
     Talk,
     Tick,
-    chats,
+    Write,
     counters,
     kept_talks,
+    pages,
 )
 from benchmarks.counting import sqlite_path
 from benchmarks.report import Line, at_most, ms, ratio
@@ -77,11 +77,11 @@ def _cases(steps: int) -> list[_Case]:
             deps=[],
         ),
         _Case(
-            what='a string more each',
-            graph=chats,
-            node=Say(steps),
-            state=Chat(),
-            deps=40,
+            what='a line more each',
+            graph=pages,
+            node=Write(steps),
+            state=Page(),
+            deps=None,
         ),
         _Case(
             what='a counter in 20 kB',
@@ -103,14 +103,13 @@ def _unsynced(name: str, url: str) -> str:
 
 
 def _per_delta(what: str, found: dict[str, float]) -> Line:
-    # As much as messages may take, and so much more for each delta.
-    more, deltas = found['resume'] - 2 * found['load'], found['deltas']
+    more, deltas = found['resume'] - found['fork'], found['deltas']
     return Line(
         what=f'{what}, {deltas:,.0f} deltas read',
         measured=ms(found['resume']),
-        baseline=f'2 × {ms(found["load"])}  {_OF}',
+        baseline=f'{ms(found["fork"])}  its fork: one snapshot',
         figure=more * 1e6 / max(deltas, 1),
-        unit='µs more a delta',
+        unit='µs a delta',
         target=at_most(_DELTA * 1e6, 'µs'),
         raw=found,
     )
@@ -131,7 +130,9 @@ async def _compare(
     whole = document.to_json()
     adapter = TypeAdapter(graph.inferred_types[0])
 
-    async def resume() -> None:
+    await store.fork(run_id, new_run_id=f'{run_id}-fork')
+
+    async def resume(run_id: str) -> None:
         handle = store.persistence(run_id)
         async with graph.iter_from_persistence(handle, deps=case.deps) as again:
             assert again.state is not None
@@ -144,7 +145,11 @@ async def _compare(
             adapter.validate_json(_state_of(data))
 
         found = await in_turns(
-            {'resume': one_by_one(resume), 'load': one_by_one(load)},
+            {
+                'resume': one_by_one(partial(resume, run_id)),
+                'fork': one_by_one(partial(resume, f'{run_id}-fork')),
+                'load': one_by_one(load),
+            },
             rounds=bench.n(7, 1),
             each=1,
         )
@@ -158,7 +163,9 @@ def _state_of(document: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def _loading(bench: Bench, name: str, url: str, document: bytes) -> AsyncGenerator[Write]:
+async def _loading(
+    bench: Bench, name: str, url: str, document: bytes
+) -> AsyncGenerator[bare.Write]:
     """Reads one document by hand from the same kind of database."""
     if name == 'sqlite':
         path = f'{sqlite_path(url)}-{bench.number()}-document'
