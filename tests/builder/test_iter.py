@@ -315,3 +315,35 @@ async def test_a_graph_that_is_not_instrumented_opens_no_spans(
     with_own = Spans()
     await kept.run(state=Ledger(), inputs=1, span=with_own.span('own'))
     assert with_own.names == ['own']
+
+
+@pytest.mark.parametrize('name', CASES)
+async def test_a_watcher_without_patience_misses_nothing(
+    name: str, store: Store, run_id: str
+) -> None:
+    """Whatever a cancellation of `next` hits: a step, the wait for one, or a commit."""
+    case, state, diary = CASES[name], Ledger(), Diary()
+    kept: Any = graphkeep.persist(case.build())
+    handle = store.persistence(run_id)
+    seen: set[str] = set()
+    turns = 0
+    async with (
+        asyncio.timeout(20),
+        kept.iter(state=state, inputs=case.inputs, deps=diary, persistence=handle) as run,
+    ):
+        seen.update(task.task_id for task in run.next_task)
+        while not isinstance(run.next_task, EndMarker):
+            turns += 1
+            next_ = asyncio.ensure_future(run.next())
+            for _ in range(turns % 17):
+                await asyncio.sleep(0)
+            next_.cancel()
+            await asyncio.wait((next_,))
+            if not isinstance(run.next_task, EndMarker):
+                seen.update(task.task_id for task in run.next_task)
+        assert sorted_output(run.output) == case.output
+    assert state.ends == case.ends
+    assert {f'task:{task}' for task in diary.starts} <= seen
+    assert (await store.run(run_id)).status == 'done'
+    snapshots = await store.snapshots(run_id)
+    assert [s.seq for s in snapshots] == list(range(len(snapshots)))

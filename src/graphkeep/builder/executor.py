@@ -103,6 +103,8 @@ class Execution:
         self._moved: set[JoinKey] = set()
         """The buffers that what was settled since the last commit has changed."""
         self._unstored: list[Buffer] = []
+        self.unseen: list[Event] = []
+        """The events of a commit whose caller was cancelled meanwhile: for the next one."""
         self._committing = asyncio.Lock()
         """Held while completions are settled and committed, and while `once` commits."""
         self._wake: asyncio.Future[None] | None = None
@@ -136,6 +138,9 @@ class Execution:
         """
         if self._broken is not None:
             raise self._broken
+        if self.unseen:
+            events, self.unseen = self.unseen, []
+            return events
         if not self._journal.claimed:
             await self.claim()
         if self.watched:
@@ -342,16 +347,18 @@ class Execution:
                 break
         cancelled = await _stop(stopped)
         if last is not None:
-            await self._commit(change, last, status='done' if self.ended else 'running')
+            status = 'done' if self.ended else 'running'
+            cancelled = await self._commit(change, last, status=status) or cancelled
         for done in batch:
             if done.settled is not None and not done.settled.done():
                 done.settled.set_result(None)
-        if cancelled is not None:
-            raise cancelled
         if failed is not None:
-            await self._fail_run(*failed)
+            await self._fail_run(*failed, cancelled=cancelled)
         if not self._running:
             self._journal.step_ends()
+        if cancelled is not None:
+            self.unseen = events
+            raise cancelled
         return events
 
     def _settle_one(self, done: _Completion) -> Walk | Exception:
@@ -422,7 +429,10 @@ class Execution:
         change.output = walk.output
         self.output, self.ended = walk.end, True
 
-    async def _commit(self, change: Change, last: _Completion, *, status: Status) -> None:
+    async def _commit(
+        self, change: Change, last: _Completion, *, status: Status
+    ) -> BaseException | None:
+        """Commit what was settled; gives the cancellation that arrived meanwhile."""
         frontier = self._frontier
         if not self.ended:
             self._collect_buffers(change)
@@ -442,19 +452,25 @@ class Execution:
             self.ended = False
             self._broken = ending.error
             if not isinstance(ending.error, LeaseLostError):
-                await self._fail_run(last, ending.error)
-        if ending.error is None:
-            self._keeper.committed()
-            for buffer in self._unstored:
-                buffer.stored = len(buffer.items)
-            self._unstored.clear()
-        ending.unwrap()
+                await self._fail_run(last, ending.error, cancelled=ending.cancelled)
+            ending.unwrap()
+        self._keeper.committed()
+        for buffer in self._unstored:
+            buffer.stored = len(buffer.items)
+        self._unstored.clear()
+        return ending.cancelled
 
-    async def _fail_run(self, done: _Completion | None, error: BaseException) -> NoReturn:
+    async def _fail_run(
+        self,
+        done: _Completion | None,
+        error: BaseException,
+        *,
+        cancelled: BaseException | None = None,
+    ) -> NoReturn:
         """Mark the run failed, if it still can be, end what runs, and raise `error`."""
         self._broken = error
         running, self._running = self._running, {}
-        cancelled = await _stop(running)
+        cancelled = await _stop(running) or cancelled
         self._keeper.restore_committed()
         self._journal.step_ends()
         if isinstance(error, StoreUnavailableError):

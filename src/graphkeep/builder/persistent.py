@@ -302,7 +302,7 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
             self._last = self.next_task
             return self._last
         while not self._events:
-            if self._execution.ended:
+            if self._execution.ended and not self._execution.unseen:
                 self._events.append(EndMarker(self._execution.output))
                 break
             self._events.extend(await self._execution.advance())
