@@ -33,8 +33,8 @@ async def measure(bench: Bench) -> list[Line]:
                 async with bare_writer(name, bare_url, payload) as (of, write):
                     found = await in_turns(
                         {'bare': one_by_one(write), 'commit': committer.times},
-                        rounds=bench.n(60, 2),
-                        each=20,
+                        rounds=bench.n(300, 2),
+                        each=5,
                     )
                 what, target = f'{NAMES[name]}: a commit', at_most(_TARGETS[name])
                 commits.append(ratio(what, found['commit'], found['bare'], of=of, target=target))
