@@ -842,7 +842,7 @@ def test_elements_are_cut_out_byte_for_byte(values: list[object]) -> None:
 
 @pytest.mark.parametrize('damaged', [b'', b'[', b'[1', b'[1,]', b'[1]x', b'{}', b'[,1]'])
 def test_elements_of_what_is_no_array_are_refused(damaged: bytes) -> None:
-    with pytest.raises(ValueError, match='.'):
+    with pytest.raises(ValueError, match=r'.'):
         elements(damaged)
 
 

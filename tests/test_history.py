@@ -80,8 +80,8 @@ def test_a_missing_snapshot_is_damage_that_is_named(missing: int) -> None:
     with pytest.raises(DamagedRunError) as caught:
         assemble('run-1', snapshots[:missing] + snapshots[missing + 1 :], at=4)
     assert caught.value.run_id == 'run-1'
-    # Named is the first snapshot that cannot be read: the one after the gap, or the last.
-    assert caught.value.seq == min(missing + 1, 4)
+    # The one before it is the last that can be forked from.
+    assert caught.value.seq == missing
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_heartbeat_follows_its_lease() -> None:
     assert open_store('memory://', lease=9.0).heartbeat == 3.0
 
 
-@pytest.mark.parametrize('url', ['memory://?lease=soon', 'sqlite:///x.db?retry='])
+@pytest.mark.parametrize('url', ['memory://?lease=soon', 'postgresql://h/x?retry='])
 def test_an_option_that_is_no_number_is_named(url: str) -> None:
     with pytest.raises(ValueError, match='must be a number'):
         open_store(url)
@@ -106,3 +106,41 @@ def test_an_option_that_is_no_number_is_named(url: str) -> None:
 def test_a_lease_must_end(lease: float) -> None:
     with pytest.raises(ValueError, match='lease'):
         open_store('memory://', lease=lease)
+
+
+@pytest.mark.parametrize(
+    ('driver', 'url', 'extra'),
+    [
+        ('asyncpg', 'postgresql://u:secret@h/x', 'postgres'),
+        ('redis', 'redis://:secret@h/0', 'redis'),
+    ],
+)
+def test_a_missing_driver_is_named_with_the_extra_that_brings_it(
+    driver: str, url: str, extra: str
+) -> None:
+    program = (
+        'import sys\n'
+        'class Missing:\n'
+        '    def find_spec(self, name, *_):\n'
+        f'        if name == {driver!r}:\n'
+        '            raise ModuleNotFoundError(name, name=name)\n'
+        'sys.meta_path.insert(0, Missing())\n'
+        'import graphkeep\n'
+        'try:\n'
+        f'    graphkeep.open_store({url!r})\n'
+        'except graphkeep.MissingDriverError as e:\n'
+        '    print(e.driver, e.extra, e)\n'
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', program], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ''
+    assert done.stdout.startswith(f'{driver} {extra} ')
+    assert f'graphkeep[{extra}]' in done.stdout
+
+
+@pytest.mark.parametrize('url', ['redis://u:hunter#2@h:1/0', 'redis://u:hun/ter@h:1/0'])
+def test_no_part_of_a_password_is_shown_that_was_not_encoded(url: str) -> None:
+    with pytest.raises(ValueError, match='%23') as caught:
+        open_store(url)
+    assert 'hun' not in str(caught.value)

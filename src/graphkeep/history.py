@@ -55,10 +55,13 @@ class Replay:
                 self.full_bytes, self.deltas, self.delta_bytes = len(snapshot.data), 0, 0
             else:
                 if self._document is None or snapshot.seq != self.seq + 1:
-                    raise ValueError('it is a delta, and the snapshot before it is missing')
+                    missing = snapshot.seq - 1 if self._document is None else self.seq + 1
+                    raise DamagedRunError(run_id=self.run_id, seq=missing, reason='it is missing')
                 self._document.apply(snapshot.data)
                 self.deltas += 1
                 self.delta_bytes += len(snapshot.data)
+        except DamagedRunError:
+            raise
         except NewerFormatError as e:
             raise FormatVersionError(run_id=self.run_id, found=e.found, known=FORMAT) from None
         except ValueError as e:

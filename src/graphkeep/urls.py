@@ -29,8 +29,10 @@ def open_store(url: str, **options: Any) -> Store:
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f'the URL of a store must be a string, got {type(url).__name__}')
     scheme = url.partition(':')[0].lower()
-    url, found = _split_options(url)
-    options = {**found, **options}
+    if scheme in ('memory', 'postgresql', 'postgres'):
+        # The other stores read their URLs whole.
+        url, found = _split_options(url)
+        options = {**found, **options}
     if scheme == 'memory':
         from .stores.memory import MemoryStore
 
@@ -67,6 +69,8 @@ def _split_options(url: str) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = {}
     for each in query.split('&') if mark else ():
         name, _, value = each.partition('=')
+        if name in found:
+            raise ValueError(f'{safe_url(url)!r} has twice option {name!r}')
         if name == 'history':
             found[name] = value
         elif name in ('lease', 'heartbeat', 'retry'):

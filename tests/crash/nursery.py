@@ -12,6 +12,7 @@ JSON object a line, and hears what it is told. In the end the nursery says how i
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import select
@@ -27,6 +28,9 @@ def main(path: str) -> None:
     from tests.crash import jobs
 
     jobs.warm_up()
+    # What is here now stays: a child that counts references to it need not copy it.
+    gc.collect()
+    gc.freeze()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -127,21 +127,19 @@ async def _every_point(rig: Rig, name: str, first: Sequence[Crash], moment: str,
     raise AssertionError
 
 
-async def test_dies_at_any_call(rig: Rig, record_property: Callable[[str, object], None]) -> None:
+async def test_dies_at_any_call(rig: Rig) -> None:
     async with asyncio.TaskGroup() as group:
         tries = [group.create_task(_every_point(rig, 'x', (), m, 'start')) for m in MOMENTS]
     # Open, create, a commit for each node, close.
     assert [t.result() for t in tries] == [len(NODES) + 3] * len(MOMENTS)
     assert rig.crashes == sum(t.result() for t in tries)
-    record_property('crash points', rig.crashes)
+    print(f'{rig.crashes} crash points')
 
 
 @pytest.mark.slow
 @without_cluster
 @pytest.mark.parametrize('then', ['resume', 'recover'])
-async def test_dies_at_any_call_and_again_at_any_call_of_the_next(
-    rig: Rig, then: str, record_property: Callable[[str, object], None]
-) -> None:
+async def test_dies_at_any_call_and_again_at_any_call_of_the_next(rig: Rig, then: str) -> None:
     # After each call that changes what is stored: the run is created, the k-th node is committed.
     firsts = range(2, len(NODES) + 3)
     async with asyncio.TaskGroup() as group:
@@ -151,4 +149,4 @@ async def test_dies_at_any_call_and_again_at_any_call_of_the_next(
             # For the store, before a call is after the last one.
             for moment in (('before', 'after') if then == 'resume' else ('before',))
         ]
-    record_property('crash points', sum(t.result() for t in tries))
+    print(f'{sum(t.result() for t in tries)} crash points')

@@ -610,7 +610,6 @@ def test_a_windows_path_follows_three_slashes() -> None:
         ('sqlite:///runs.db?lease=1&lease=2', "twice option 'lease'"),
         ('sqlite:///runs.db?lease=soon', "'lease'.*seconds.*'soon'"),
         ('sqlite:///runs.db?lease=nan', "'lease'.*seconds"),
-        ('sqlite:///runs.db?lease=1', 'heartbeat'),
         ('sqlite:///runs.db?history=none', 'history'),
         ('sqlite:///runs.db?table_prefix=a-b', 'table_prefix'),
         ('sqlite:///runs.db?lease', 'bad query field'),
@@ -692,3 +691,19 @@ async def test_stores_of_one_process_share_a_file(path: Path, tool: sqlite3.Conn
         for worker in workers:
             await worker.check(store=two)
     assert tool.execute('PRAGMA integrity_check').fetchone()[0] == 'ok'
+
+
+async def test_a_header_that_is_no_text_stops_no_other_run(path: Path) -> None:
+    async with SQLiteStore(path) as store:
+        for name in ('bad', 'good'):
+            await Worker(store, name).create()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "UPDATE graphkeep_runs SET labels = CAST(x'61ff' AS TEXT) WHERE run_id = 'bad'"
+        )
+        connection.commit()
+    async with SQLiteStore(path) as store:
+        assert [run.run_id for run in await store.runs()] == ['good']
+        with pytest.raises(DamagedRunError) as caught:
+            await store.run('bad')
+        assert caught.value.run_id == 'bad'

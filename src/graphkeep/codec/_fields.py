@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..errors import LossyStateError
@@ -52,6 +52,8 @@ class Field:
     """Looked at even when its bytes have not changed: cheap, or something in it is never dumped."""
     required: bool
     """A typed dict may not leave it out."""
+    classes: set[type] = field(default_factory=set[type])
+    """Exact classes of elements that were loaded back, or needed no loading."""
 
     def encode(self, item: Any, before: Part | None, *, everything: bool) -> bytes:
         """The JSON of a value.
@@ -70,7 +72,8 @@ class Field:
             data = self.coder.dump(item)
         except Exception as error:  # whatever a user's serializer raises
             raise undumpable(self.coder, item, self.path, error) from error
-        if everything or ((self.always or data != before) and not self.certain(item)):
+        # Looked at even when its bytes are what they were: another value may dump to the same.
+        if everything or not self.certain(item):
             self.coder.prove(item, data, self.path)
         return data
 
@@ -79,9 +82,13 @@ class Field:
         items = items.copy()
         pieces = _dumped_items(element, items, self.path)
         first, last = 0, len(pieces)
-        if before is not None and not everything and not self.always:
+        # Of elements whose bytes are what they were, the class is looked at all the same: an
+        # instance of a subclass may dump to the same.
+        known = self.classes.issuperset(map(type, items))
+        if before is not None and known and not everything and not self.always:
             first, last = _changed(pieces, before)
         self._prove_items(items[first:last], pieces[first:last], first, everything=everything)
+        self.classes.update(map(type, items))
         return b''.join((b'[', b','.join(pieces), b']'))
 
     def _prove_items(

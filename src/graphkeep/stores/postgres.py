@@ -9,8 +9,6 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Self
 
-import asyncpg  # pyright: ignore[reportMissingTypeStubs]
-
 from ..errors import (
     DamagedRunError,
     LeaseLostError,
@@ -33,7 +31,7 @@ from ..runs import (
     SnapshotData,
 )
 from ..store import Store, not_claimable, refused_claim
-from .postgres_errors import is_damage, refused
+from .postgres_errors import asyncpg, is_damage, refused
 from .postgres_find import finding
 from .postgres_pool import Connection, Connections, PoolOptions, check_url
 from .postgres_rows import commit_row, create_row, data_of, drops_older, run_of, snapshots_of

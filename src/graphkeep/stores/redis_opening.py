@@ -52,7 +52,12 @@ def connect(url: str, *, timeout: float) -> Link:
     try:
         client = make(f'{plain}:{rest}')
     except (TypeError, ValueError, RedisClusterException) as e:
-        raise ValueError(f'{safe_url(url)} cannot be used: {e}') from None
+        # A password with `#`, `/` or `?` in it looks like a port, and the driver would quote it.
+        reason = 'its host or port cannot be read' if 'Port' in str(e) else str(e)
+        raise ValueError(
+            f'{safe_url(url)} cannot be used: {reason}. Percent-encode special characters in a '
+            'user name or password (`#` is %23, `/` is %2F, `?` is %3F).'
+        ) from None
     return Link(client, where=safe_url(url), owned=True, timeout=timeout)
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,9 @@ _IOERR_WRITING = frozenset(
 )
 
 
+_TEXT = partial(str, encoding='utf-8', errors='backslashreplace')
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SQLiteFile:
     """Which file, and how it is to be opened."""
@@ -44,6 +48,8 @@ class SQLiteFile:
     def connect(self) -> sqlite3.Connection:
         """A connection without implicit transactions that leaves the WAL alone."""
         connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
+        # Text that is no UTF-8 must reach those who name the run: here it would stop every reader.
+        connection.text_factory = _TEXT
         try:
             connection.execute('PRAGMA wal_autocheckpoint = 0')
             # Of every connection: whichever is closed last writes the WAL back.
@@ -127,9 +133,16 @@ class SQLiteFile:
             raise StoreError(
                 f'SQLite {sqlite3.sqlite_version} is too old: graphkeep needs {oldest} or newer'
             )
-        if self.path.is_dir():
+        try:
+            is_directory, has_parent = self.path.is_dir(), self.path.parent.is_dir()
+        except OSError as e:
+            raise StoreWriteError(
+                f'{str(self.path)!r} cannot be reached: {e.strerror}. Give this user the right to '
+                'enter its directory, or name another file'
+            ) from e
+        if is_directory:
             raise StoreWriteError(f'{str(self.path)!r} is a directory: name a file in it')
-        if not self.path.parent.is_dir():
+        if not has_parent:
             raise StoreWriteError(
                 f'the directory {str(self.path.parent)!r} does not exist: create it, or correct '
                 'the path (sqlite:///runs.db is relative, sqlite:////var/lib/runs.db absolute)'
