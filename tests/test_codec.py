@@ -320,7 +320,7 @@ class _Heir(_Held):
     ],
 )
 def test_another_value_that_dumps_to_the_same_is_refused(type_: Any, first: Any, then: Any) -> None:
-    """Bytes that have not changed prove nothing: the value would come back as what it was before."""
+    """Bytes that have not changed prove nothing: it would come back as what was there before."""
     state_type = make_dataclass('State', [('v', type_)])
     codec = Codec(state_type, path='state')
     state = state_type(first)

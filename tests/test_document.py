@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -126,7 +126,7 @@ def changes(draw: st.DrawFn, document: Document) -> Change:
             part = bytes(document.state[key])
             if not draw(st.integers(0, 5)):
                 continue
-            state[key] = draw(edited(part))
+            state[key] = draw(edited(bytes(part)))
             if part.startswith(b'[') and draw(st.booleans()):
                 new = draw(st.lists(texts, max_size=3))
                 start = len(json.loads(part))
@@ -139,7 +139,7 @@ def changes(draw: st.DrawFn, document: Document) -> Change:
         for key, part in old.items():
             what = draw(st.integers(0, 3))
             if what < 2:
-                new[key] = None if what else draw(edited(part))
+                new[key] = None if what else draw(edited(bytes(part)))
         for key, part in draw(st.dictionaries(keys, parts, max_size=2)).items():
             new.setdefault(key, part)
     change.next = draw(st.none() | parts)
@@ -167,7 +167,7 @@ def expected(document: Document, change: Change) -> bytes:
             if part is None:
                 del parts_[key]
             else:
-                parts_[key] = part
+                cast('dict[str, Any]', parts_)[key] = part
 
     def rendered(members: Any) -> str:
         if isinstance(members, (bytes, bytearray)):

@@ -20,7 +20,7 @@ RECORDS = [
 @pytest.mark.parametrize('record', RECORDS)
 def test_records_are_frozen_slotted_and_keyword_only(record: type) -> None:
     assert hasattr(record, '__slots__')
-    assert record.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert record.__dataclass_params__.frozen
     assert all(field.kw_only for field in dataclasses.fields(record))
 
 

@@ -5,6 +5,9 @@ cancel, delete, fork and prune, and leases pass. After every step each store has
 dicts say.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# hypothesis makes the machine of each store from the class: its store is set there.
+
 from __future__ import annotations
 
 import asyncio
@@ -474,7 +477,7 @@ def run(
             max_examples=examples,
             stateful_step_count=40,
             deadline=None,
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )
 

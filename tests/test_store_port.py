@@ -337,7 +337,7 @@ async def test_prune_passes_over_what_others_removed_or_took() -> None:
                 raise RunBusyError(run_id=run_id, owner='x', lease_until=None, epoch=1)
             await MemoryStore._delete(store, run_id, force)
 
-        store._delete = others_are_faster  # type: ignore[method-assign]
+        store._delete = others_are_faster
         assert await store.prune(older_than=timedelta(seconds=-1)) == 2
         assert {run.run_id for run in await store.runs()} == {'b', 'c'}
 

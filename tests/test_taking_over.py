@@ -96,7 +96,7 @@ async def test_of_two_who_see_the_same_dead_owner_one_takes_over(dead_owner: str
                 await other.take(expected_epoch=dead.epoch)
             return await MemoryStore._claim(store, request)
 
-        store._claim = other_is_faster  # type: ignore[method-assign]
+        store._claim = other_is_faster
         with pytest.raises(RunBusyError) as caught:
             await store.claim('run-1')
         assert caught.value.owner == other.owner
@@ -123,7 +123,7 @@ async def test_a_second_dead_owner_is_taken_over_too(dead_owner: str) -> None:
                 )
             return await MemoryStore._claim(store, request)
 
-        store._claim = second_dies_meanwhile  # type: ignore[method-assign]
+        store._claim = second_dies_meanwhile
         assert (await store.claim('run-1')).claim.epoch == first.epoch + 2
 
 
@@ -139,7 +139,7 @@ async def test_an_epoch_that_was_named_and_refused_is_not_named_again(dead_owner
                 run_id='run-1', owner=dead_owner, lease_until=run.lease_until, epoch=run.epoch
             )
 
-        store._claim = stubborn  # type: ignore[method-assign]
+        store._claim = stubborn
         with pytest.raises(RunBusyError):
             await store.claim('run-1')
         assert [request.expected_epoch for request in requests] == [None, run.epoch]

@@ -1,5 +1,9 @@
 """A Redis store over a cluster of three nodes: slots, a slot that moves, a node that is down."""
 
+# pyright: reportOptionalSubscript=false, reportOptionalIterable=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportReturnType=false, reportOperatorIssue=false
+# redis-py types every reply as the union of all that its commands, options and protocols can give.
+
 from __future__ import annotations
 
 import asyncio
