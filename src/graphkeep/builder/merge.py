@@ -192,7 +192,9 @@ class Merger:
             name = getattr(rule, '__name__', repr(rule))
             raise StateConflictError(
                 f'The merge rule {name} for `{path}` raised {type(e).__name__}: {e}. Steps '
-                f'{steps[0]!r} and {steps[1]!r} had both changed it.',
+                f'{steps[0]!r} and {steps[1]!r} had both changed it: {_shown(base)} became '
+                f'{_shown(mine)} and {_shown(theirs)}. Mend the rule, or annotate the field with '
+                f'another, such as {_advice(mine, theirs)}.',
                 path=path,
                 steps=steps,
                 values=(mine, theirs),
