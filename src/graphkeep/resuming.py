@@ -34,6 +34,8 @@ DepsT = TypeVar('DepsT')
 RunEndT = TypeVar('RunEndT')
 InputT = TypeVar('InputT')
 
+_ELSEWHERE = (RunBusyError, RunMovedError, RunNotFoundError, LeaseLostError)
+"""What tells that a run is somebody else's, or gone; of an inner run, it is a step's own error."""
 _PAGE = 500
 _POLL = 0.5
 """Seconds between two looks at a claim that may turn out to be dead."""
@@ -246,9 +248,10 @@ class _Recovery:
             graph, handle = self._graphs[name], self._store.persistence(run_id, graph=name)
             try:
                 result = await resume(graph, handle, deps=self._deps)
-            except (RunBusyError, RunMovedError, RunNotFoundError, LeaseLostError) as e:
-                logger.info('run %r is being continued elsewhere: %s', run_id, e)
             except Exception as e:
+                if isinstance(e, _ELSEWHERE) and e.run_id == run_id:
+                    logger.info('run %r is being continued elsewhere: %s', run_id, e)
+                    return
                 logger.warning('run %r was continued and raised', run_id, exc_info=e)
                 self.ended.append(Recovered(run_id=run_id, graph=name, error=e))
             else:

@@ -188,6 +188,22 @@ async def test_a_run_that_does_not_fit_its_graph_is_reported(store: Store, run_i
     assert await rows(store, f'{run_id}/odd') == before
 
 
+async def test_an_error_of_an_inner_run_is_that_of_the_run(store: Store, run_id: str) -> None:
+    await left(store, run_id, graph='orders')
+    busy = await left(store, f'{run_id}/inner', graph='not ours', ttl=30.0)
+
+    async def inner(ctx: Any, node: Any) -> None:
+        await graphkeep.resume(orders, store.persistence(busy.run_id))
+
+    deps = Deps(hooks={'Price': inner})
+    (recovered,) = await graphkeep.recover(store, {'orders': orders}, deps=deps)
+
+    assert recovered.run_id == run_id
+    assert isinstance(recovered.error, graphkeep.RunBusyError)
+    assert recovered.error.run_id == busy.run_id
+    assert (await store.run(run_id)).status == 'failed'
+
+
 @pytest.mark.parametrize('concurrency', [1, 3])
 async def test_how_many_go_on_at_once(store: Store, run_id: str, concurrency: int) -> None:
     running, most = 0, 0
