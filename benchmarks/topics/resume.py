@@ -150,7 +150,7 @@ async def _compare(
                 'fork': one_by_one(partial(resume, f'{run_id}-fork')),
                 'load': one_by_one(load),
             },
-            rounds=bench.n(7, 1),
+            rounds=bench.n(5, 1),
             each=1,
         )
     return {**found, 'deltas': float(header.seq - header.full_seq)}
