@@ -244,13 +244,17 @@ class Document:
         end = b',"values":[%b]}' % b','.join(values) if values else b'}'
         return b'{"format":%d%b%b%b' % (FORMAT, b''.join(head), order, end)
 
-    def advance(self, change: Change) -> None:
+    def advance(self, change: Change, *, size: int | None = None) -> None:
         """Make `change` in place. The document keeps the bytes of `change`, without copying.
+
+        Args:
+            change: What changes.
+            size: What `size_after(change)` gave, where it has been asked for.
 
         Raises:
             ValueError: `change` does not fit the document, which is left as it was.
         """
-        size = self.size_after(change)
+        size = self.size_after(change) if size is None else size
         if change.state is not None:
             new = new_state(change.state)
             if isinstance(new, bytes):

@@ -224,7 +224,7 @@ class Journal:
         )
         ending = await self._write(lease, draft, status)
         if ending.error is None:
-            self.document.advance(change)
+            self.document.advance(change, size=size)
             self.seq += 1
             if kind == 'full':
                 self._full_bytes, self._deltas, self._delta_bytes = len(data), 0, 0

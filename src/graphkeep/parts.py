@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -66,6 +67,7 @@ class Tail:
 _OPENING = {b']': b'[', b']}': b'{'}
 
 
+@lru_cache(4_096)
 def name_of(key: str) -> bytes:
     """A key as JSON. Lone surrogates, which UTF-8 does not have, become escapes."""
     return encode_basestring(key).encode('utf-8', 'backslashreplace')
