@@ -39,7 +39,8 @@ class PairedSurrogatesError(ValueError):
 
 def has_lone(text: bytes | bytearray) -> bool:
     """Whether JSON text holds the escape of a lone surrogate."""
-    if b'\\ud' not in text and b'\\uD' not in text:
+    # One byte is looked for many times faster than three, and most text has no escape at all.
+    if b'\\' not in text or (b'\\ud' not in text and b'\\uD' not in text):
         return False
     return any(match['lone'] for match in _TOKEN.finditer(text))
 
