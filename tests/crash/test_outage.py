@@ -90,7 +90,8 @@ async def test_back_in_time(
         assert await worker.hears('halt') == 'Climb'
         database.down()
         worker.tell()
-        await asyncio.sleep(0.5)
+        # Longer than SQLite itself waits for a lock.
+        await asyncio.sleep(1.5)
         database.up()
         assert await worker.result() == END
     assert len(starts(log)) == 6

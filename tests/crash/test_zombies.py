@@ -67,6 +67,33 @@ async def test_frozen_in_a_node(nursery: Nursery, url: str, store: Store, run_id
     await check_whole(store, run_id)
 
 
+async def test_frozen_in_the_node_that_its_heir_is_running(
+    nursery: Nursery, url: str, store: Store, run_id: str
+) -> None:
+    """The run is still at the snapshot that the zombie knows. Only the epoch has changed."""
+    where: dict[str, Any] = {'url': url, 'run_id': run_id}
+    async with contextlib.AsyncExitStack() as stack:
+        zombie = await stack.enter_async_context(
+            nursery.child('travel', how='run', halts=['Climb'], **where, **SHORT)
+        )
+        assert await zombie.hears('halt') == 'Climb'
+        await freeze(zombie, store, run_id)
+        heir = await stack.enter_async_context(
+            nursery.child('travel', halts=['Climb'], **where, **LONG)
+        )
+        assert await heir.hears('halt') == 'Climb'
+        before = await everything(url, run_id)
+
+        zombie.signal(signal.SIGCONT)
+        zombie.tell()
+        assert await zombie.error() == 'LeaseLostError'
+        assert await everything(url, run_id) == before
+
+        heir.tell()
+        assert await heir.result() == {'output': OUTPUT, 'state': asdict(FINAL)}
+    await check_whole(store, run_id)
+
+
 async def test_its_heartbeat_is_refused(
     nursery: Nursery, url: str, store: Store, run_id: str
 ) -> None:
@@ -86,9 +113,11 @@ async def test_its_heartbeat_is_refused(
         before = await everything(url, run_id)
 
         zombie.signal(signal.SIGCONT)
-        while await zombie.hears('renewed') == [True]:
-            pass  # said before it was frozen
-        assert await everything(url, run_id) == before
+        granted = True
+        while granted:
+            # What was granted was said before it was frozen.
+            [granted] = await zombie.hears('renewed')
+            assert await everything(url, run_id) == before
         zombie.tell()
         assert await zombie.error() == 'LeaseLostError'
         assert await everything(url, run_id) == before
