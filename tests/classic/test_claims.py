@@ -108,6 +108,27 @@ async def test_a_claim_is_renewed_while_a_node_runs(make_store: MakeStore, run_i
     assert await events(store, run_id) == ['start', 'step', 'step', 'end']
 
 
+@on_sqlite
+async def test_a_run_of_short_steps_is_renewed_by_its_commits(
+    make_store: MakeStore, run_id: str
+) -> None:
+    store = make_store(lease=4.0, heartbeat=1.0)
+    calls = count_calls(store)
+
+    async def short(ctx: Any, node: Any) -> None:
+        await asyncio.sleep(0.5)
+
+    hooks: dict[str, Hook] = dict.fromkeys(('Pick', 'Price', 'Pay'), short)
+    await orders.run(
+        Pick('tea'),
+        state=Order(),
+        deps=Deps(hooks=hooks),
+        persistence=store.persistence(run_id),
+    )
+
+    assert writes(calls) == {'create': 1, 'append': 3}
+
+
 @every_store
 async def test_who_lost_the_run_writes_nothing_more(make_store: MakeStore, run_id: str) -> None:
     """A step that blocked the loop past its lease: another has gone on meanwhile."""

@@ -310,7 +310,8 @@ async def test_two_who_recover_at_once_share_the_runs(make_store: MakeStore, run
 
 async def test_a_run_of_this_process_is_nobodys_to_recover(store: Store, run_id: str) -> None:
     async def meddle(ctx: Any, node: Any) -> None:
-        assert await graphkeep.recover(store, {'orders': orders}, ready=True) == []
+        async with asyncio.timeout(10):
+            assert await graphkeep.recover(store, {'orders': orders}, ready=True) == []
 
     result = await orders.run(
         Pick('tea'),

@@ -154,6 +154,10 @@ async def test_a_cancelled_run_does_not_go_on(store: Store, run_id: str) -> None
         await graphkeep.resume(orders, store.persistence(run_id), start=Pick('x'), state=Order())
 
     assert (error.value.run_id, error.value.status) == (run_id, 'cancelled')
+    handle = store.persistence(run_id)
+    handle.set_graph_types(orders)
+    assert await handle.load_next() is None
+    assert nodes(await handle.load_all()) == ['Pick success', 'Price created']
     assert await rows(store, run_id) == before
     await store.fork(run_id, new_run_id=f'{run_id}/fork')
     assert (await graphkeep.resume(orders, store.persistence(f'{run_id}/fork'))).output == 300

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,34 @@ async def test_a_handle_of_a_run_that_ended_does_not_start_it_anew(
             await run.next(Pick('more'))
 
     assert (await store.run(run_id)).status == 'done'
+
+
+@pytest.mark.parametrize('ended', ['done', 'failed'])
+async def test_the_very_node_that_ran_does_not_start_it_anew(
+    store: Store, run_id: str, ended: str
+) -> None:
+    """Upstream's error for this is about the node; a run has its own, that says what to do."""
+    handle, node = store.persistence(run_id), Pick('tea')
+    deps = Deps(hooks={'Pick': fails(ValueError())} if ended == 'failed' else {})
+    with contextlib.suppress(ValueError):
+        await orders.run(node, state=Order(), deps=deps, persistence=handle)
+    assert (await store.run(run_id)).status == ended
+
+    with pytest.raises(RunExistsError):
+        await orders.run(node, state=Order(), persistence=handle)
+
+
+async def test_a_handle_that_went_on_with_a_run_does_not_start_it_anew(
+    store: Store, run_id: str
+) -> None:
+    await orders.initialize(Pick('tea'), store.persistence(run_id), state=Order())
+    handle = store.persistence(run_id)
+    async with orders.iter_from_persistence(handle) as run:
+        await run.next()
+
+    with pytest.raises(RunExistsError):
+        await orders.run(Pick('x'), state=Order(), persistence=handle)
+    assert await events(store, run_id) == ['start', 'step']
 
 
 async def test_after_load_next_found_nothing_to_do_a_start_says_that_the_run_exists(
