@@ -10,10 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from typing import Any, NoReturn, cast
 
 from ..document import Change
@@ -23,60 +21,16 @@ from ..journal import Journal
 from ..runs import Status
 from ..scope import CurrentTask, Scope, in_context
 from ..tasks import Task, counters, encode_task
+from .completions import Completion, StepState
 from .contexts import Contexts
 from .events import Event, ended_events, task_events
 from .frontier import Buffer, Frontier, JoinKey
 from .plan import Plan
-from .state import Copy, StateKeeper
+from .state import StateKeeper
 from .stored import encode_buffer, join_name, new_items
 from .walk import Walk
 
 __all__ = ('Execution',)
-
-
-class _State:
-    """What one step sees as `ctx.state`: nothing is made before it asks."""
-
-    __slots__ = ('_alone', '_keeper', 'copy', 'touched')
-
-    def __init__(self, keeper: StateKeeper, *, alone: bool) -> None:
-        self._keeper = keeper
-        self._alone = alone
-        self.copy: Copy | None = None
-        self.touched = False
-
-    def __call__(self) -> Any:
-        self.touched = True
-        if self._alone:
-            return self._keeper.live
-        if self.copy is None:
-            self.copy = self._keeper.copy()
-        return self.copy.value
-
-
-@dataclass(slots=True, kw_only=True)
-class _Completion:
-    """The end of a step, or one item of a stream."""
-
-    task: Task
-    state: _State
-    value: Any = None
-    error: BaseException | None = None
-    started_at: datetime | None = None
-    clock: float = 0.0
-    duration: float | None = None
-    item: int | None = None
-    """Of an item: which of the stream's it is."""
-    settled: asyncio.Future[None] | None = None
-    """Of an item: the stream waits for it."""
-    streamed: bool = False
-    """The step was a stream, and its items have been sent on."""
-
-    def begins(self) -> None:
-        self.started_at, self.clock = datetime.now(tz=UTC), perf_counter()
-
-    def ends(self) -> None:
-        self.duration = perf_counter() - self.clock
 
 
 class Execution:
@@ -99,7 +53,7 @@ class Execution:
         self._deps = deps
         self._most = max_parallel
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._completed: deque[_Completion] = deque()
+        self._completed: deque[Completion] = deque()
         self._moved: set[JoinKey] = set()
         """The buffers that what was settled since the last commit has changed."""
         self._unstored: list[Buffer] = []
@@ -212,9 +166,9 @@ class Execution:
                 name = f'graphkeep-{task.node}-{task.id}'
                 self._running[task.id] = loop.create_task(self._run_parallel(task), name=name)
 
-    async def _run_alone(self, task: Task) -> _Completion:
+    async def _run_alone(self, task: Task) -> Completion:
         """Run a step beside which nothing else is: here, and on the live state."""
-        done = _Completion(task=task, state=_State(self._keeper, alone=True))
+        done = Completion(task=task, state=StepState(self._keeper, alone=True))
         done.begins()
         try:
             done.value = await in_context(copy_context(), self._call(done, self._scope(task)))
@@ -231,7 +185,7 @@ class Execution:
 
     async def _run_parallel(self, task: Task) -> None:
         """Run a step beside others: in an asyncio task and on a copy of the state, of its own."""
-        done = _Completion(task=task, state=_State(self._keeper, alone=False))
+        done = Completion(task=task, state=StepState(self._keeper, alone=False))
         done.begins()
         try:
             scope = self._scope(task)
@@ -259,13 +213,13 @@ class Execution:
         )
         return Scope(current, memo=task.memo, keep=partial(self._keep, task.id))
 
-    async def _call(self, done: _Completion, scope: Scope) -> Any:
+    async def _call(self, done: Completion, scope: Scope) -> Any:
         step = self._plan.step(done.task.node)
         inputs = step.decode(done.task.inputs)
         with scope.entered(), self._plan.span(step):
             return await step.call(Contexts(done.state, self._deps), inputs)
 
-    async def _stream(self, done: _Completion, items: AsyncIterable[Any]) -> None:
+    async def _stream(self, done: Completion, items: AsyncIterable[Any]) -> None:
         """Send a stream's items on, one commit after the other; skip what was sent before."""
         task = done.task
         if self._plan.step(task.node).stream_fork is None:
@@ -276,7 +230,7 @@ class Execution:
                 if index >= (self._frontier.tasks[task.id].sent or 0):
                     settled = asyncio.get_running_loop().create_future()
                     self._complete(
-                        _Completion(
+                        Completion(
                             task=task, state=done.state, value=item, item=index, settled=settled
                         )
                     )
@@ -307,22 +261,22 @@ class Execution:
         if gone or self.ended or self._broken is not None:
             raise asyncio.CancelledError
 
-    def _complete(self, done: _Completion) -> None:
+    def _complete(self, done: Completion) -> None:
         self._completed.append(done)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     # --- settling ---------------------------------------------------------------------------------
 
-    async def _settle(self, batch: list[_Completion]) -> list[Event]:
+    async def _settle(self, batch: list[Completion]) -> list[Event]:
         """Settle completions one by one, commit them together, and give their events.
 
         Each is atomic: what it raises belongs to the step that ended and is taken back, and those
         that were settled before it are committed first.
         """
         change, events = Change(), list[Event]()
-        failed: tuple[_Completion, BaseException] | None = None
-        last: _Completion | None = None
+        failed: tuple[Completion, BaseException] | None = None
+        last: Completion | None = None
         stopped: dict[str, asyncio.Task[None]] = {}
         for done in batch:
             if done.item is None:
@@ -361,13 +315,13 @@ class Execution:
             raise cancelled
         return events
 
-    def _settle_one(self, done: _Completion) -> Walk | Exception:
+    def _settle_one(self, done: Completion) -> Walk | Exception:
         """Settle one completion in memory; gives what it raised, everything taken back."""
         task, keeper = done.task, self._keeper
         mark = keeper.mark()
         self._frontier.begin()
         # What runs in a settlement works on the live state, which is settled at its end.
-        live = _State(keeper, alone=True)
+        live = StepState(keeper, alone=True)
         live.touched = done.state.touched and done.state.copy is None
         contexts = Contexts(live, self._deps)
         walk = Walk(self._plan, self._frontier, contexts, born=self._journal.epoch)
@@ -430,7 +384,7 @@ class Execution:
         self.output, self.ended = walk.end, True
 
     async def _commit(
-        self, change: Change, last: _Completion, *, status: Status
+        self, change: Change, last: Completion, *, status: Status
     ) -> BaseException | None:
         """Commit what was settled; gives the cancellation that arrived meanwhile."""
         frontier = self._frontier
@@ -462,7 +416,7 @@ class Execution:
 
     async def _fail_run(
         self,
-        done: _Completion | None,
+        done: Completion | None,
         error: BaseException,
         *,
         cancelled: BaseException | None = None,
