@@ -18,9 +18,6 @@ from graphkeep import RunNotFoundError, Store
 from tests.crash.children import Child, Nursery
 from tests.crash.conftest import without_cluster
 from tests.crash.hooked import Call, around_calls
-
-pytest.importorskip('pydantic_graph.persistence')
-
 from tests.crash.trip import (
     FINAL,
     NODES,

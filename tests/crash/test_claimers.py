@@ -13,9 +13,6 @@ import pytest
 
 from graphkeep import Store
 from tests.crash.children import Child, Nursery
-
-pytest.importorskip('pydantic_graph.persistence')
-
 from tests.crash.test_zombies import SHORT, until_interrupted
 from tests.crash.trip import FINAL, NODES, OUTPUT, Pack, Trip, starts, trip
 

@@ -16,9 +16,6 @@ from graphkeep import RunNotFoundError, Store
 from tests.crash.children import Nursery
 from tests.crash.conftest import without_cluster
 from tests.crash.hooked import CRASHED, MOMENTS
-
-pytest.importorskip('pydantic_graph.persistence')
-
 from tests.crash.trip import FINAL, NODES, OUTPUT, starts
 
 Crash = tuple[int, str]

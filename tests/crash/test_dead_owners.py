@@ -16,9 +16,6 @@ from graphkeep.runs import Draft, NewRun
 from graphkeep.store import new_nonce
 from tests.crash.children import Nursery
 from tests.crash.raw import everything
-
-pytest.importorskip('pydantic_graph.persistence')
-
 from tests.crash.test_zombies import LONG, SHORT, check_whole
 from tests.crash.trip import FINAL, OUTPUT, Outside, Pack, Trip, trip
 

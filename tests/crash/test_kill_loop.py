@@ -14,9 +14,6 @@ import pytest
 
 from tests.crash.children import Nursery
 from tests.crash.conftest import without_cluster
-
-pytest.importorskip('pydantic_graph.persistence')
-
 from tests.crash.wandering import check, finish_all, grows, read
 
 KILLS = int(os.environ.get('GRAPHKEEP_TEST_KILLS', '80'))

@@ -12,9 +12,6 @@ import pytest
 import graphkeep
 from graphkeep import Store
 from tests.crash.children import Nursery
-
-pytest.importorskip('pydantic_graph.persistence')
-
 from tests.crash.test_zombies import SHORT, check_whole, finish
 from tests.crash.trip import FINAL, NODES, OUTPUT, Outside, Pack, Trip, trip
 

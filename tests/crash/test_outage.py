@@ -16,13 +16,10 @@ import pytest
 import graphkeep
 from graphkeep import StoreUnavailableError
 from tests.crash.children import Nursery
-from tests.servers import PostgresServer, RedisServer
-
-pytest.importorskip('pydantic_graph.persistence')
-
 from tests.crash.test_zombies import check_whole, finish
 from tests.crash.trip import FINAL, OUTPUT, Outside, Pack, Trip, starts, trip
 from tests.crash.wandering import check, finish_all, grows, read
+from tests.servers import PostgresServer, RedisServer
 
 END = {'output': OUTPUT, 'state': asdict(FINAL)}
 

@@ -15,9 +15,6 @@ import graphkeep
 from graphkeep import Store
 from tests.crash.children import Child, Nursery
 from tests.crash.raw import everything
-
-pytest.importorskip('pydantic_graph.persistence')
-
 from tests.crash.trip import FINAL, NODES, OUTPUT, Outside, Pack, Trip, trip
 
 SHORT: dict[str, Any] = {'lease': 0.8, 'heartbeat': 0.2}
