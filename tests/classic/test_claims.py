@@ -24,7 +24,7 @@ from graphkeep import (
     StoreWriteError,
 )
 from graphkeep.testing import Worker, eventually
-from tests.classic.conftest import MakeStore, every_store, on_sqlite
+from tests.classic.conftest import MakeStore, every_store, in_memory, on_sqlite
 from tests.classic.graphs import (
     Deps,
     Hook,
@@ -193,6 +193,34 @@ async def test_a_node_that_raises_after_its_run_was_lost_raises_its_own_error(
         )
 
     assert await events(store, run_id) == ['start', 'step']
+
+
+@in_memory
+@pytest.mark.parametrize('exists', [True, False])
+async def test_a_claim_that_was_just_got_is_not_taken_for_idle(
+    make_store: MakeStore, run_id: str, exists: bool
+) -> None:
+    """Between the answer of the database and the node that is about to run."""
+    store, other = make_store(), make_store()
+    await other.open()
+    if exists:
+        await orders.initialize(Pick('tea'), store.persistence(run_id), state=Order())
+    hold = store.leases.hold
+    rivals: list[asyncio.Task[Any]] = []
+
+    def hold_beside_a_rival(claim: Any) -> Any:
+        rivals.append(asyncio.create_task(other.claim(run_id)))
+        return hold(claim)
+
+    store.leases.hold = hold_beside_a_rival
+    result = await graphkeep.resume(
+        orders, store.persistence(run_id), start=Pick('tea'), state=Order()
+    )
+
+    assert result.output == 300
+    (rival,) = rivals
+    with pytest.raises(RunBusyError):
+        await rival
 
 
 # --- left between two nodes -----------------------------------------------------------------------
