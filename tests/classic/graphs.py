@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,35 @@ def fails(error: BaseException, *, times: int = 1) -> Hook:
     return hook
 
 
+def stops_at(name: str) -> tuple[Deps, asyncio.Event, asyncio.Event]:
+    """Deps with which a node waits: that it has begun, and a signal to go on."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(ctx: Any, node: Any) -> None:
+        begun.set()
+        await go_on.wait()
+
+    return Deps(hooks={name: wait}), begun, go_on
+
+
+async def stopped_and_resumed(
+    graph: Graph[Any, Any, Any],
+    start: BaseNode[Any, Any, Any],
+    store: Store,
+    run_id: str,
+    *,
+    state: Any = None,
+) -> Any:
+    """Run one node at a time, each from what is stored. Gives output, state and history."""
+    await graph.initialize(start, store.persistence(run_id), state=state, infer_name=False)
+    while True:
+        persistence = store.persistence(run_id)
+        async with graph.iter_from_persistence(persistence, infer_name=False) as run:
+            node = await run.next()
+        if isinstance(node, End):
+            return node.data, run.state, await persistence.load_all()
+
+
 # --- a person in the loop: the graph of upstream's documentation ----------------------------------
 
 
@@ -151,6 +181,11 @@ async def answer_quiz(store: Store, run_id: str, answer: str | None) -> str:
 async def rows(store: Store, run_id: str) -> tuple[Run, list[Snapshot]]:
     """All that the database holds of a run, but who has the claim."""
     return await store.run(run_id), await store.snapshots(run_id)
+
+
+async def status(store: Store, run_id: str) -> str:
+    """The status of a run."""
+    return (await store.run(run_id)).status
 
 
 async def events(store: Store, run_id: str) -> list[str]:

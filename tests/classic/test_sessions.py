@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pydantic_graph import BaseNode, End, GraphRunContext
+from pydantic_graph import End
 from pydantic_graph.exceptions import GraphNodeStatusError
-from pydantic_graph.graph import Graph
 
 import graphkeep
 from graphkeep import RunBusyError, RunExistsError, RunMovedError, Store
@@ -21,13 +19,11 @@ from tests.classic.graphs import (
     Pay,
     Pick,
     Price,
-    count_calls,
     events,
     fails,
     nodes,
     orders,
     rows,
-    writes,
     writes_through,
 )
 
@@ -468,49 +464,3 @@ async def test_an_error_of_an_inner_run_fails_the_outer_one(
     assert run.status == 'failed'
     assert run.error is not None
     assert run.error['message'] == str(error)
-
-
-# --- how many writes ------------------------------------------------------------------------------
-
-
-@dataclass
-class Tick(BaseNode[None, None, int]):
-    left: int
-
-    async def run(self, ctx: GraphRunContext[None]) -> Tick | End[int]:
-        return Tick(self.left - 1) if self.left else End(0)
-
-
-ticks = Graph[None, None, int](nodes=(Tick,), name='ticks')
-
-
-@every_store
-@pytest.mark.parametrize('steps', [1, 20])
-async def test_n_nodes_are_n_plus_one_writes(store: Store, run_id: str, steps: int) -> None:
-    await store.open()
-    calls = count_calls(store)
-
-    await ticks.run(Tick(steps - 1), persistence=store.persistence(run_id))
-
-    assert writes(calls) == {'create': 1, 'append': steps}
-    assert calls.keys() == {'create', 'append'}
-
-
-@every_store
-async def test_a_resume_claims_once_and_reads_once(store: Store, run_id: str) -> None:
-    await ticks.initialize(Tick(5), store.persistence(run_id))
-    calls = count_calls(store)
-
-    await graphkeep.resume(ticks, store.persistence(run_id))
-
-    assert writes(calls) == {'claim': 1, 'append': 6}
-    assert calls['read'] == 1
-
-
-async def test_resuming_what_has_ended_writes_nothing(store: Store, run_id: str) -> None:
-    await ticks.run(Tick(2), persistence=store.persistence(run_id))
-    calls = count_calls(store)
-
-    await graphkeep.resume(ticks, store.persistence(run_id))
-
-    assert writes(calls) == {}
