@@ -25,7 +25,7 @@ from .runs import (
     SnapshotData,
 )
 
-__all__ = ('Hooks', 'new_nonce', 'not_claimable', 'refused_claim')
+__all__ = ('Hooks', 'busy', 'new_nonce', 'not_claimable', 'refused_claim')
 
 
 class Hooks(ABC):
@@ -130,10 +130,15 @@ def refused_claim(request: ClaimRequest, run: Run | None) -> Exception:
     if request.expected_seq is not None and run.seq != request.expected_seq:
         return RunMovedError(run_id=run.run_id, expected_seq=request.expected_seq, seq=run.seq)
     if run.status == 'running':
-        return RunBusyError(
-            run_id=run.run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
-        )
+        return busy(run)
     return not_claimable(run)
+
+
+def busy(run: Run) -> RunBusyError:
+    """The error for a run that somebody holds."""
+    return RunBusyError(
+        run_id=run.run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
+    )
 
 
 def not_claimable(run: Run) -> RunStatusError:

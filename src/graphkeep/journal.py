@@ -11,12 +11,13 @@ from . import owner as owners
 from .document import Change, Document, wants_full
 from .errors import LeaseLostError
 from .history import Replay
+from .hooks import busy
 from .leases import Lease, claiming
 from .runs import Claim, Commit, Draft, Event, NewRun, Run, Status
 from .shielding import Ending, to_its_end
 from .store import Store, new_nonce
 
-__all__ = ('Journal',)
+__all__ = ('Journal', 'check_not_held')
 
 _NOTHING = b'{"format":1}'
 """A delta that changes nothing: for the event `error`, which leaves the document as it was."""
@@ -313,3 +314,16 @@ class Journal:
             epoch = -1 if lease is None else lease.claim.epoch
             raise LeaseLostError(run_id=self.run_id, epoch=epoch)
         return lease
+
+
+def check_not_held(run: Run) -> None:
+    """Raise for a run that another process holds, unless its lease has passed or the process is
+    proven dead.
+
+    Raises:
+        RunBusyError: That process may be alive.
+    """
+    if run.status != 'running' or run.interrupted or owners.is_this_process(run.owner):
+        return
+    if not owners.is_proven_dead(run.owner):
+        raise busy(run)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from . import owner as owners
 from .errors import RunBusyError, RunNotFoundError
 from .handle import Handle, IfExists, Verify
-from .hooks import new_nonce, not_claimable, refused_claim
+from .hooks import busy, new_nonce, not_claimable, refused_claim
 from .port import Port
 from .runs import Draft, NewRun, Run, RunQuery, Snapshot, Status, check_labels, check_run_id
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .classic import StatePersistence
     from .document import Document
 
-__all__ = ('Store', 'new_nonce', 'not_claimable', 'refused_claim')
+__all__ = ('Store', 'busy', 'new_nonce', 'not_claimable', 'refused_claim')
 
 ENDED: tuple[Status, ...] = ('done', 'cancelled')
 _PAGE = 1_000

@@ -6,20 +6,18 @@ from typing import Any, cast
 
 from pydantic_graph.node import StartNode
 
-from .. import owner as owners
 from ..document import Document
 from ..errors import (
     CodecError,
     DamagedRunError,
     GraphChangedError,
-    RunBusyError,
     RunMovedError,
     RunNotFoundError,
     RunStatusError,
 )
 from ..handle import Handle
 from ..hooks import not_claimable
-from ..journal import Journal
+from ..journal import Journal, check_not_held
 from ..parts import Part, split, text_of
 from ..runs import Run
 from ..tasks import START, counters, encode_task, read_counters, read_tasks
@@ -107,11 +105,7 @@ async def _look(
         return None
     if run.status == 'cancelled':
         raise not_claimable(run)
-    alive = run.status == 'running' and not run.interrupted
-    if alive and not owners.is_this_process(run.owner) and not owners.is_proven_dead(run.owner):
-        raise RunBusyError(
-            run_id=run.run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
-        )
+    check_not_held(run)
     document = journal.document
     live = _decoded(run, 'state', lambda: plan.state.decode(document.state))
     keeper = StateKeeper(plan.state, plan.merger, document, live)

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from ..codec import Codec, Seen
 from ..document import Document
-from ..parts import Part, Tail
+from ..parts import Part, Tail, added
 from .merge import MISSING, Merger, put
 
 __all__ = ('Copy', 'StateKeeper')
@@ -244,10 +244,8 @@ def _resolved(
 def _grown(old: Part | None, part: bytes | Tail) -> bytes:
     if not isinstance(part, Tail):
         return part
-    was = b'[]' if old is None else bytes(old)
-    if not part.count:
-        return was
-    return was[:-1] + (b'' if was == b'[]' else b',') + part.data + b']'
+    was = b'[]' if old is None else old
+    return b''.join((memoryview(was)[: -len(part.end)], added(was, part), part.end))
 
 
 def _whole(state: Part | dict[str, Part], settled: bytes | dict[str, bytes | Tail] | None) -> Any:

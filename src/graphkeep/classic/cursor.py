@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from pydantic_graph.persistence import SnapshotStatus
 
-from .. import owner as owners
 from ..codec import Encoded, Seen
 from ..document import Change, Document
 from ..errors import (
@@ -21,13 +20,12 @@ from ..errors import (
     DamagedRunError,
     GraphChangedError,
     LeaseLostError,
-    RunBusyError,
     RunNotFoundError,
     StoreClosedError,
     StoreUnavailableError,
 )
 from ..failures import describe
-from ..journal import Journal
+from ..journal import Journal, check_not_held
 from ..parts import Part, split, text_of
 from ..runs import Run, Status
 from ..scope import CurrentTask, Scope
@@ -190,12 +188,7 @@ class Cursor:
             run, journal = await Journal.load(store, run_id)
         except RunNotFoundError:
             return None
-        if run.status == 'running' and not run.interrupted:
-            ours, dead = owners.is_this_process(run.owner), owners.is_proven_dead(run.owner)
-            if not ours and not dead:
-                raise RunBusyError(
-                    run_id=run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
-                )
+        check_not_held(run)
         try:
             stored = stored_task(run_id, journal.document)
             number, _ = read_counters(journal.document)

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
-from ..errors import LeaseLostError, RunBusyError, RunExistsError, RunNotFoundError
+from ..errors import LeaseLostError, RunExistsError, RunNotFoundError
 from ..runs import Claim, Claimed, ClaimRequest, Commit, Draft, NewRun, Run, RunQuery, Snapshot
-from ..store import Store, not_claimable, refused_claim
+from ..store import Store, busy, not_claimable, refused_claim
 
 __all__ = ('MemoryStore',)
 
@@ -210,9 +210,7 @@ class MemoryStore(Store):
             raise RunNotFoundError(run_id=run_id)
         run = self._seen(row.run)
         if run.status == 'running' and not run.interrupted and not force:
-            raise RunBusyError(
-                run_id=run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
-            )
+            raise busy(run)
         del self._data.rows[run_id]
 
     def _seen(self, run: Run) -> Run:

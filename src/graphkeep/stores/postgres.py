@@ -12,7 +12,6 @@ from typing import Any, Self
 from ..errors import (
     DamagedRunError,
     LeaseLostError,
-    RunBusyError,
     RunExistsError,
     RunNotFoundError,
     StoreError,
@@ -30,7 +29,7 @@ from ..runs import (
     Snapshot,
     SnapshotData,
 )
-from ..store import Store, not_claimable, refused_claim
+from ..store import Store, busy, not_claimable, refused_claim
 from .postgres_errors import asyncpg, is_damage, refused
 from .postgres_find import finding
 from .postgres_pool import Connection, Connections, PoolOptions, check_url
@@ -271,9 +270,7 @@ class PostgresStore(Store):
                     raise RunNotFoundError(run_id=run_id)
                 run = run_of(row)
                 if run.status == 'running' and not run.interrupted:
-                    raise RunBusyError(
-                        run_id=run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
-                    )
+                    raise busy(run)
 
     # --- reading ---------------------------------------------------------------------------------
 

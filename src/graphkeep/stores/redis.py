@@ -15,7 +15,6 @@ from typing import Any, Literal, Self, TypeVar
 from ..errors import (
     DamagedRunError,
     LeaseLostError,
-    RunBusyError,
     RunExistsError,
     RunNotFoundError,
     StoreClosedError,
@@ -36,7 +35,7 @@ from ..runs import (
     Status,
 )
 from ..shielding import to_its_end
-from ..store import Store, not_claimable, refused_claim
+from ..store import Store, busy, not_claimable, refused_claim
 from .redis_client import Call, Client, Link
 from .redis_commits import calls_for, error_of
 from .redis_find import find
@@ -325,9 +324,7 @@ class RedisStore(Store):
             raise RunNotFoundError(run_id=run_id)
         if reply[0] == b'busy':
             run = _header(run_id, reply[1])
-            raise RunBusyError(
-                run_id=run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
-            )
+            raise busy(run)
 
     # --- reading ----------------------------------------------------------------------------------
 

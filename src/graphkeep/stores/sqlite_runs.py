@@ -12,7 +12,6 @@ from dataclasses import replace
 from ..errors import (
     DamagedRunError,
     LeaseLostError,
-    RunBusyError,
     RunExistsError,
     RunNotFoundError,
     StoreError,
@@ -30,7 +29,7 @@ from ..runs import (
     Snapshot,
     SnapshotData,
 )
-from ..store import not_claimable, refused_claim
+from ..store import busy, not_claimable, refused_claim
 from .sqlite_connections import Reader, Writer
 from .sqlite_file import SQLiteFile
 from .sqlite_rows import clock, micros, run_of, snapshots_of, stamp, to_json
@@ -215,9 +214,7 @@ class SQLiteRuns:
             now = clock()
             if connection.execute(self._sql['delete_run'], (run_id, now, force)).rowcount == 0:
                 run = self._run(connection, run_id, now)
-                raise RunBusyError(
-                    run_id=run_id, owner=run.owner, lease_until=run.lease_until, epoch=run.epoch
-                )
+                raise busy(run)
             connection.execute(self._sql['delete_snapshots'], (run_id,))
 
     def _insert(self, connection: sqlite3.Connection, run_id: str, draft: Draft, now: int) -> None:
