@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -179,8 +180,10 @@ async def test_lists_are_read_in_the_order_of_an_index(
     async with SQLiteStore(path) as store:
         statements = store._file.statements
 
+    values = dict.fromkeys(re.findall(r':(\w+)', statements['find_runs']))
+
     def plan(name: str) -> str:
-        steps = tool.execute(f'EXPLAIN QUERY PLAN {statements[name]}', (1, '', *[None] * 7))
+        steps = tool.execute(f'EXPLAIN QUERY PLAN {statements[name]}', values)
         return '\n'.join(step['detail'] for step in steps)
 
     assert 'USING INDEX graphkeep_runs_newest' in plan('find_runs')

@@ -159,7 +159,8 @@ class Writer:
                     if version > done:
                         for statement in statements:
                             connection.execute(statement)
-                connection.execute(self._file.statements['store_version'], (str(newest),))
+                stored = {'version': str(newest)}
+                connection.execute(self._file.statements['store_version'], stored)
         except sqlite3.OperationalError as e:
             if e.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
                 raise SchemaError(

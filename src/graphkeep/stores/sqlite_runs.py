@@ -57,19 +57,19 @@ class SQLiteRuns:
         """As `Store._create`."""
         with writer.transaction(size=len(draft.data)) as connection:
             now = clock()
-            values = (
-                run.run_id,
-                run.graph,
-                'ready' if run.owner is None else 'running',
-                draft.seq,
-                now,
-                run.owner,
-                None if run.owner is None else now + micros(run.ttl),
-                run.nonce,
-                to_json(dict(run.labels)),
-                run.parent_run_id,
-                run.parent_seq,
-            )
+            values = {
+                'run_id': run.run_id,
+                'graph': run.graph,
+                'status': 'ready' if run.owner is None else 'running',
+                'seq': draft.seq,
+                'now': now,
+                'owner': run.owner,
+                'lease_until': None if run.owner is None else now + micros(run.ttl),
+                'nonce': run.nonce,
+                'labels': to_json(dict(run.labels)),
+                'parent_run_id': run.parent_run_id,
+                'parent_seq': run.parent_seq,
+            }
             if connection.execute(self._sql['create_run'], values).rowcount == 1:
                 self._insert(connection, run.run_id, draft, now)
             elif self._nonce(connection, run.run_id) != run.nonce:
@@ -82,16 +82,16 @@ class SQLiteRuns:
         run_id = request.run_id
         with writer.transaction() as connection:
             now = clock()
-            values = (
-                run_id,
-                request.owner,
-                now + micros(request.ttl),
-                request.nonce,
-                now,
-                request.expected_seq,
-                request.expected_epoch,
-                json.dumps(request.allow),
-            )
+            values = {
+                'run_id': run_id,
+                'owner': request.owner,
+                'lease_until': now + micros(request.ttl),
+                'nonce': request.nonce,
+                'now': now,
+                'expected_seq': request.expected_seq,
+                'expected_epoch': request.expected_epoch,
+                'allow': json.dumps(request.allow),
+            }
             taken = connection.execute(self._sql['claim'], values).rowcount == 1
             run = self.find_one(connection, run_id, now)
             if run is None or not (
@@ -147,17 +147,18 @@ class SQLiteRuns:
     ) -> LeaseLostError | None:
         claim, draft = commit.claim, commit.draft
         stays = commit.status == 'running'
-        values = (
-            claim.run_id,
-            claim.epoch,
-            draft.seq - 1,
-            draft.seq,
-            draft.kind,
-            commit.nonce,
-            None if draft.error is None else to_json(draft.error),
-            now,
-            now + micros(commit.ttl) if stays else commit.status,
-        )
+        values = {
+            'run_id': claim.run_id,
+            'epoch': claim.epoch,
+            'before': draft.seq - 1,
+            'seq': draft.seq,
+            'kind': draft.kind,
+            'nonce': commit.nonce,
+            'error': None if draft.error is None else to_json(draft.error),
+            'now': now,
+            'lease_until': now + micros(commit.ttl),
+            'status': commit.status,
+        }
         statement = self._sql['append_running' if stays else 'append_leaving']
         if connection.execute(statement, values).rowcount == 0:
             if self._nonce(connection, claim.run_id) == commit.nonce:
@@ -165,7 +166,7 @@ class SQLiteRuns:
             return LeaseLostError(run_id=claim.run_id, epoch=claim.epoch)
         self._insert(connection, claim.run_id, draft, now)
         if commit.history == 'latest' and draft.kind == 'full':
-            connection.execute(self._sql['drop_older'], (claim.run_id, draft.seq))
+            connection.execute(self._sql['drop_older'], {'run_id': claim.run_id, 'seq': draft.seq})
         return None
 
     def _refusal(
@@ -187,7 +188,7 @@ class SQLiteRuns:
             until = clock() + micros(ttl)
             results: list[BaseException | None] = []
             for claim in claims:
-                values = (claim.run_id, claim.epoch, until)
+                values = {'run_id': claim.run_id, 'epoch': claim.epoch, 'lease_until': until}
                 held = connection.execute(self._sql['renew'], values).rowcount == 1
                 lost = LeaseLostError(run_id=claim.run_id, epoch=claim.epoch)
                 results.append(None if held else lost)
@@ -196,13 +197,14 @@ class SQLiteRuns:
     def release(self, writer: Writer, claim: Claim) -> None:
         """As `Store._release`."""
         with writer.transaction() as connection:
-            connection.execute(self._sql['release'], (claim.run_id, claim.epoch, clock()))
+            values = {'run_id': claim.run_id, 'epoch': claim.epoch, 'now': clock()}
+            connection.execute(self._sql['release'], values)
 
     def cancel(self, writer: Writer, run_id: str) -> Run:
         """As `Store._cancel`."""
         with writer.transaction() as connection:
             now = clock()
-            connection.execute(self._sql['cancel'], (run_id, now))
+            connection.execute(self._sql['cancel'], {'run_id': run_id, 'now': now})
             run = self._run(connection, run_id, now)
             if run.status == 'done':
                 raise not_claimable(run)
@@ -212,25 +214,26 @@ class SQLiteRuns:
         """As `Store._delete`."""
         with writer.transaction() as connection:
             now = clock()
-            if connection.execute(self._sql['delete_run'], (run_id, now, force)).rowcount == 0:
+            values = {'run_id': run_id, 'now': now, 'force': force}
+            if connection.execute(self._sql['delete_run'], values).rowcount == 0:
                 run = self._run(connection, run_id, now)
                 raise busy(run)
-            connection.execute(self._sql['delete_snapshots'], (run_id,))
+            connection.execute(self._sql['delete_snapshots'], {'run_id': run_id})
 
     def _insert(self, connection: sqlite3.Connection, run_id: str, draft: Draft, now: int) -> None:
-        values = (
-            run_id,
-            draft.seq,
-            draft.kind,
-            draft.event,
-            draft.data,
-            draft.node,
-            draft.task,
-            None if draft.started_at is None else stamp(draft.started_at),
-            draft.duration,
-            None if draft.error is None else to_json(draft.error),
-            now,
-        )
+        values = {
+            'run_id': run_id,
+            'seq': draft.seq,
+            'kind': draft.kind,
+            'event': draft.event,
+            'data': draft.data,
+            'node': draft.node,
+            'task': draft.task,
+            'started_at': None if draft.started_at is None else stamp(draft.started_at),
+            'duration': draft.duration,
+            'error': None if draft.error is None else to_json(draft.error),
+            'now': now,
+        }
         connection.execute(self._sql['insert_snapshot'], values)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -250,11 +253,13 @@ class SQLiteRuns:
             last = run.seq if at is None else at
             first = run.full_seq
             if last < first:
-                row = connection.execute(self._sql['select_full_seq'], (run_id, last)).fetchone()
+                upto = {'run_id': run_id, 'last': last}
+                row = connection.execute(self._sql['select_full_seq'], upto).fetchone()
                 if row[0] is None:
                     return run, []
                 first = row[0]
-            rows = connection.execute(self._sql['select_data'], (run_id, first, last))
+            values = {'run_id': run_id, 'first': first, 'last': last}
+            rows = connection.execute(self._sql['select_data'], values)
             return run, [SnapshotData._make(row) for row in rows.fetchall()]
 
     def history(self, reader: Reader, run_id: str, after: int, limit: int) -> tuple[Snapshot, ...]:
@@ -266,17 +271,17 @@ class SQLiteRuns:
         now = clock()
         created_at, run_id = query.after or (None, '')
         before = query.updated_before
-        values = (
-            _LAST if created_at is None else stamp(created_at),
-            run_id,
-            json.dumps(query.status) if query.status else None,
-            query.graph,
-            query.parent_run_id,
-            None if before is None else stamp(before),
-            query.interrupted,
-            now,
-            to_json(dict(query.labels)) if query.labels else None,
-        )
+        values = {
+            'created_at': _LAST if created_at is None else stamp(created_at),
+            'run_id': run_id,
+            'status': json.dumps(query.status) if query.status else None,
+            'graph': query.graph,
+            'parent_run_id': query.parent_run_id,
+            'updated_before': None if before is None else stamp(before),
+            'interrupted': query.interrupted,
+            'now': now,
+            'labels': to_json(dict(query.labels)) if query.labels else None,
+        }
         unfinished = query.interrupted or (query.status and 'done' not in query.status)
         statement = self._sql['find_unfinished' if unfinished else 'find_runs']
         found: list[Run] = []
@@ -293,7 +298,7 @@ class SQLiteRuns:
 
     def find_one(self, connection: sqlite3.Connection, run_id: str, now: int) -> Run | None:
         """The header of a run."""
-        row = connection.execute(self._sql['select_run'], (run_id,)).fetchone()
+        row = connection.execute(self._sql['select_run'], {'run_id': run_id}).fetchone()
         return None if row is None else run_of(row, now)
 
     def _run(self, connection: sqlite3.Connection, run_id: str, now: int) -> Run:
@@ -303,12 +308,12 @@ class SQLiteRuns:
         return run
 
     def _nonce(self, connection: sqlite3.Connection, run_id: str) -> str | None:
-        row = connection.execute(self._sql['select_nonce'], (run_id,)).fetchone()
+        row = connection.execute(self._sql['select_nonce'], {'run_id': run_id}).fetchone()
         return None if row is None else row[0]
 
     def _snapshots(
         self, connection: sqlite3.Connection, run_id: str, first: int, last: int, limit: int = -1
     ) -> tuple[Snapshot, ...]:
-        values = (run_id, first, last, limit)
+        values = {'run_id': run_id, 'first': first, 'last': last, 'limit': limit}
         rows = connection.execute(self._sql['select_snapshots'], values).fetchall()
         return snapshots_of(run_id, rows)

@@ -13,7 +13,7 @@ SELECT value FROM {prefix}_meta WHERE name = 'schema_version'
 -- name: store_version
 -- In the transaction that made the tables so: a reader never sees a version whose tables are not
 -- there.
-INSERT INTO {prefix}_meta (name, value) VALUES ('schema_version', ?1)
+INSERT INTO {prefix}_meta (name, value) VALUES ('schema_version', :version)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- name: create_run
@@ -24,7 +24,10 @@ INSERT INTO {prefix}_runs (
   run_id, graph, status, seq, full_seq, epoch, owner, lease_until, nonce, labels,
   parent_run_id, parent_seq, created_at, updated_at
 )
-VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?5, ?5)
+VALUES (
+  :run_id, :graph, :status, :seq, :seq, :now, :owner, :lease_until, :nonce, :labels,
+  :parent_run_id, :parent_seq, :now, :now
+)
 ON CONFLICT (run_id) DO NOTHING
 
 -- name: insert_snapshot
@@ -33,113 +36,123 @@ ON CONFLICT (run_id) DO NOTHING
 INSERT INTO {prefix}_snapshots (
   run_id, seq, kind, event, data, node, task, started_at, duration, error, created_at
 )
-VALUES (?1, ?2, ?3, ?4, CAST(?5 AS TEXT), ?6, ?7, ?8, ?9, ?10, ?11)
+VALUES (
+  :run_id, :seq, :kind, :event, CAST(:data AS TEXT), :node, :task, :started_at, :duration, :error,
+  :now
+)
 
 -- name: append_running
 -- The fence: only the holder of this epoch, at this seq. Status and owner stay, and are not
 -- mentioned: naming the status would rewrite the index of unfinished runs at every step.
 UPDATE {prefix}_runs
-SET seq = ?4, full_seq = CASE ?5 WHEN 'full' THEN ?4 ELSE full_seq END, nonce = ?6,
-  error = ?7, updated_at = ?8, lease_until = ?9
-WHERE run_id = ?1 AND epoch = ?2 AND seq = ?3 AND status = 'running'
+SET seq = :seq, full_seq = CASE :kind WHEN 'full' THEN :seq ELSE full_seq END, nonce = :nonce,
+  error = :error, updated_at = :now, lease_until = :lease_until
+WHERE run_id = :run_id AND epoch = :epoch AND seq = :before AND status = 'running'
 
 -- name: append_leaving
 -- The same fence; the claim is given up with the commit.
 UPDATE {prefix}_runs
-SET seq = ?4, full_seq = CASE ?5 WHEN 'full' THEN ?4 ELSE full_seq END, nonce = ?6,
-  error = ?7, updated_at = ?8, lease_until = NULL, owner = NULL, status = ?9
-WHERE run_id = ?1 AND epoch = ?2 AND seq = ?3 AND status = 'running'
+SET seq = :seq, full_seq = CASE :kind WHEN 'full' THEN :seq ELSE full_seq END, nonce = :nonce,
+  error = :error, updated_at = :now, lease_until = NULL, owner = NULL, status = :status
+WHERE run_id = :run_id AND epoch = :epoch AND seq = :before AND status = 'running'
 
 -- name: drop_older
 -- With history='latest', in the transaction of a full snapshot: from it on the run can be read.
-DELETE FROM {prefix}_snapshots WHERE run_id = ?1 AND seq < ?2
+DELETE FROM {prefix}_snapshots WHERE run_id = :run_id AND seq < :seq
 
 -- name: claim
 -- One transaction decides and writes, so of several claimers one wins. A live claim is taken
 -- only by someone who names the epoch that he knows to be dead (NULL matches none). A live claim
 -- with our own nonce is ours already, and stays as it is.
 UPDATE {prefix}_runs
-SET status = 'running', epoch = epoch + 1, owner = ?2, lease_until = ?3, nonce = ?4, updated_at = ?5
-WHERE run_id = ?1
-  AND NOT (status = 'running' AND nonce = ?4)
-  AND (?6 IS NULL OR seq = ?6)
+SET status = 'running', epoch = epoch + 1, owner = :owner, lease_until = :lease_until,
+  nonce = :nonce, updated_at = :now
+WHERE run_id = :run_id
+  AND NOT (status = 'running' AND nonce = :nonce)
+  AND (:expected_seq IS NULL OR seq = :expected_seq)
   AND CASE status
-    WHEN 'running' THEN lease_until IS NULL OR lease_until <= ?5 OR epoch = ?7
-    ELSE status IN (SELECT value FROM json_each(?8))
+    WHEN 'running' THEN lease_until IS NULL OR lease_until <= :now OR epoch = :expected_epoch
+    ELSE status IN (SELECT value FROM json_each(:allow))
   END
 
 -- name: renew
 -- The lease only, and only the holder's.
-UPDATE {prefix}_runs SET lease_until = ?3 WHERE run_id = ?1 AND epoch = ?2 AND status = 'running'
+UPDATE {prefix}_runs SET lease_until = :lease_until
+WHERE run_id = :run_id AND epoch = :epoch AND status = 'running'
 
 -- name: release
 -- Only the holder's: who lost the claim changes nothing.
 UPDATE {prefix}_runs
-SET status = 'ready', owner = NULL, lease_until = NULL, updated_at = ?3
-WHERE run_id = ?1 AND epoch = ?2 AND status = 'running'
+SET status = 'ready', owner = NULL, lease_until = NULL, updated_at = :now
+WHERE run_id = :run_id AND epoch = :epoch AND status = 'running'
 
 -- name: cancel
 -- The epoch is raised, so the next commit of whoever holds the run is refused. Twice changes
 -- nothing.
 UPDATE {prefix}_runs
-SET status = 'cancelled', epoch = epoch + 1, owner = NULL, lease_until = NULL, updated_at = ?2
-WHERE run_id = ?1 AND status NOT IN ('done', 'cancelled')
+SET status = 'cancelled', epoch = epoch + 1, owner = NULL, lease_until = NULL, updated_at = :now
+WHERE run_id = :run_id AND status NOT IN ('done', 'cancelled')
 
 -- name: delete_run
--- A live claim is respected unless ?3 says otherwise. The snapshots go in the same transaction.
+-- A live claim is respected unless :force says otherwise. The snapshots go in the same
+-- transaction.
 DELETE FROM {prefix}_runs
-WHERE run_id = ?1 AND (?3 OR status <> 'running' OR lease_until IS NULL OR lease_until <= ?2)
+WHERE run_id = :run_id
+  AND (:force OR status <> 'running' OR lease_until IS NULL OR lease_until <= :now)
 
 -- name: delete_snapshots
 -- Only together with the header: a new run of the same id finds no old snapshot in its way.
-DELETE FROM {prefix}_snapshots WHERE run_id = ?1
+DELETE FROM {prefix}_snapshots WHERE run_id = :run_id
 
 -- name: select_nonce
 -- A header with the nonce of a write that did not match: an earlier attempt of the same write
 -- went through.
-SELECT nonce FROM {prefix}_runs WHERE run_id = ?1
+SELECT nonce FROM {prefix}_runs WHERE run_id = :run_id
 
 -- name: select_run
 -- The header. Whether the lease has passed is decided with the clock of the same call.
 SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, error,
   parent_run_id, parent_seq, created_at, updated_at
 FROM {prefix}_runs
-WHERE run_id = ?1
+WHERE run_id = :run_id
 
 -- name: select_full_seq
--- Where reading the run at ?2 starts.
-SELECT max(seq) FROM {prefix}_snapshots WHERE run_id = ?1 AND seq <= ?2 AND kind = 'full'
+-- Where reading the run at :last starts.
+SELECT max(seq) FROM {prefix}_snapshots WHERE run_id = :run_id AND seq <= :last AND kind = 'full'
 
 -- name: select_snapshots
 -- Oldest first, by the primary key.
 SELECT seq, kind, event, CAST(data AS BLOB), node, task, started_at, duration, error, created_at
 FROM {prefix}_snapshots
-WHERE run_id = ?1 AND seq BETWEEN ?2 AND ?3
+WHERE run_id = :run_id AND seq BETWEEN :first AND :last
 ORDER BY seq
-LIMIT ?4
+LIMIT :limit
 
 -- name: select_data
 -- What a document is put together from. A BLOB whatever a foreign hand stored: the document says
 -- what is wrong with it.
 SELECT seq, kind, CAST(data AS BLOB)
 FROM {prefix}_snapshots
-WHERE run_id = ?1 AND seq BETWEEN ?2 AND ?3
+WHERE run_id = :run_id AND seq BETWEEN :first AND :last
 ORDER BY seq
 
 -- name: find_runs
--- Newest first, from (?1, ?2) on. Labels that a foreign hand made unreadable match nothing and
--- stop nothing.
+-- Newest first, from (:created_at, :run_id) on. Labels that a foreign hand made unreadable match
+-- nothing and stop nothing.
 SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, error,
   parent_run_id, parent_seq, created_at, updated_at
 FROM {prefix}_runs AS run
-WHERE (created_at, run_id) < (?1, ?2)
-  AND (?3 IS NULL OR status IN (SELECT value FROM json_each(?3)))
-  AND (?4 IS NULL OR graph = ?4)
-  AND (?5 IS NULL OR parent_run_id = ?5)
-  AND (?6 IS NULL OR updated_at < ?6)
-  AND (?7 IS NULL OR (status = 'running' AND coalesce(lease_until <= ?8, 1)) = ?7)
-  AND (?9 IS NULL OR CASE WHEN json_valid(labels) THEN NOT EXISTS (
-    SELECT 1 FROM json_each(?9) AS wanted
+WHERE (created_at, run_id) < (:created_at, :run_id)
+  AND (:status IS NULL OR status IN (SELECT value FROM json_each(:status)))
+  AND (:graph IS NULL OR graph = :graph)
+  AND (:parent_run_id IS NULL OR parent_run_id = :parent_run_id)
+  AND (:updated_before IS NULL OR updated_at < :updated_before)
+  AND (
+    :interrupted IS NULL
+    OR (status = 'running' AND coalesce(lease_until <= :now, 1)) = :interrupted
+  )
+  AND (:labels IS NULL OR CASE WHEN json_valid(labels) THEN NOT EXISTS (
+    SELECT 1 FROM json_each(:labels) AS wanted
     WHERE NOT EXISTS (
       SELECT 1 FROM json_each(run.labels) AS label
       WHERE label.key = wanted.key AND label.value = wanted.value
@@ -153,14 +166,17 @@ SELECT run_id, graph, status, seq, full_seq, epoch, owner, lease_until, labels, 
   parent_run_id, parent_seq, created_at, updated_at
 FROM {prefix}_runs AS run
 WHERE status <> 'done'
-  AND (created_at, run_id) < (?1, ?2)
-  AND (?3 IS NULL OR status IN (SELECT value FROM json_each(?3)))
-  AND (?4 IS NULL OR graph = ?4)
-  AND (?5 IS NULL OR parent_run_id = ?5)
-  AND (?6 IS NULL OR updated_at < ?6)
-  AND (?7 IS NULL OR (status = 'running' AND coalesce(lease_until <= ?8, 1)) = ?7)
-  AND (?9 IS NULL OR CASE WHEN json_valid(labels) THEN NOT EXISTS (
-    SELECT 1 FROM json_each(?9) AS wanted
+  AND (created_at, run_id) < (:created_at, :run_id)
+  AND (:status IS NULL OR status IN (SELECT value FROM json_each(:status)))
+  AND (:graph IS NULL OR graph = :graph)
+  AND (:parent_run_id IS NULL OR parent_run_id = :parent_run_id)
+  AND (:updated_before IS NULL OR updated_at < :updated_before)
+  AND (
+    :interrupted IS NULL
+    OR (status = 'running' AND coalesce(lease_until <= :now, 1)) = :interrupted
+  )
+  AND (:labels IS NULL OR CASE WHEN json_valid(labels) THEN NOT EXISTS (
+    SELECT 1 FROM json_each(:labels) AS wanted
     WHERE NOT EXISTS (
       SELECT 1 FROM json_each(run.labels) AS label
       WHERE label.key = wanted.key AND label.value = wanted.value
