@@ -82,7 +82,7 @@ class Coder:
             if 'surrogates not allowed' not in str(error):
                 raise
         else:
-            if _REPLACED not in data:
+            if _REPLACED[:1] not in data or _REPLACED not in data:
                 return data
         return from_marked(self._escaped._to_json(value, by_alias=False, warnings=False))
 
@@ -92,9 +92,13 @@ class Coder:
         Raises:
             ValidationError: It does not fit the type.
         """
-        if has_lone(data):
-            return self._escaped._load_json(to_marked(data), by_alias=True, by_name=True)
-        return self._load_json(data, by_alias=True, by_name=True)
+        try:
+            return self._load_json(data, by_alias=True, by_name=True)
+        except ValidationError:
+            # pydantic refuses every lone surrogate: no other text has to be looked through.
+            if not has_lone(data):
+                raise
+        return self._escaped._load_json(to_marked(data), by_alias=True, by_name=True)
 
     def prove(self, value: Any, data: bytes, path: str) -> None:
         """Load a dump back and compare.
@@ -129,11 +133,7 @@ class Coder:
     ) -> Difference | None:
         nested = b''.join((b'[[', b','.join(pieces), b']]'))
         try:
-            if has_lone(nested):
-                load, nested = self._escaped._load_nested, to_marked(nested)
-            else:
-                load = self._load_nested
-            loaded: list[Any] = load(nested, by_alias=True, by_name=True)[0]
+            loaded: list[Any] = self._nested.load(nested)[0]
         except (ValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise unloadable(values, paths, error) from error
         for value, piece, path, back in zip(values, pieces, paths, loaded, strict=True):
@@ -150,19 +150,16 @@ class Coder:
 
     @cached_property
     def _load_json(self) -> Callable[..., Any]:
-        return self._validator(self.schema).validate_json
-
-    @cached_property
-    def _load_nested(self) -> Callable[..., Any]:
-        """Loads `[[…]]`: as deep as a value lies in a state, since pydantic limits the depth."""
-        inner = {'type': 'list', 'items_schema': self.schema}
-        return self._validator({'type': 'list', 'items_schema': inner}).validate_json
-
-    def _validator(self, schema: Schema) -> SchemaValidator:
-        schema, config = self._closed(schema), {**self._config, **SETTINGS}
+        schema, config = self._closed(self.schema), {**self._config, **SETTINGS}
         # Not the validators that classes bring along: they are of the schema as it was. Since
         # pydantic 2.13 one can say so.
-        return SchemaValidator(cast('Any', schema), cast('Any', config), False)
+        return SchemaValidator(cast('Any', schema), cast('Any', config), False).validate_json
+
+    @cached_property
+    def _nested(self) -> Coder:
+        """Of `[[…]]`: as deep as a value lies in a state, since pydantic limits the depth."""
+        inner = {'type': 'list', 'items_schema': self.schema}
+        return self.of({'type': 'list', 'items_schema': inner})
 
     @cached_property
     def _escaped(self) -> Coder:

@@ -25,6 +25,10 @@ _TO_ESCAPE = re.compile(f'[\ud800-\udfff{_MARKER}]')
 _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
 _MARKED = re.compile(f'{_MARKER}([0-9a-f]{{4}})')
 _MARKED_BYTES = re.compile(_MARKER_BYTES + b'([0-9a-f]{4})')
+_BACKSLASH = ord('\\')
+_SURROGATE = re.compile(rb'\\u[dD](?:(?P<high>[89abAB])|[c-fC-F])[0-9a-fA-F]{2}')
+"""What may be the escape of a surrogate, or text behind an escaped backslash."""
+_LOW = re.compile(rb'\\u[dD][c-fC-F][0-9a-fA-F]{2}')
 _TOKEN = re.compile(
     rb'\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'  # a pair: one character
     rb'|\\u(?P<lone>[dD][89a-fA-F][0-9a-fA-F]{2})'
@@ -39,10 +43,26 @@ class PairedSurrogatesError(ValueError):
 
 def has_lone(text: bytes | bytearray) -> bool:
     """Whether JSON text holds the escape of a lone surrogate."""
-    # One byte is looked for many times faster than three, and most text has no escape at all.
-    if b'\\' not in text or (b'\\ud' not in text and b'\\uD' not in text):
-        return False
-    return any(match['lone'] for match in _TOKEN.finditer(text))
+    after_high = 0
+    for match in _SURROGATE.finditer(text):
+        at = match.start()
+        if _is_escaped(text, at):
+            continue
+        if match['high']:
+            after_high = match.end()
+            if not _LOW.match(text, after_high):
+                return True
+        elif at != after_high:
+            return True
+    return False
+
+
+def _is_escaped(text: bytes | bytearray, at: int) -> bool:
+    """Whether the backslash at `at` is itself escaped: an odd number of them stands before it."""
+    first = at
+    while first and text[first - 1] == _BACKSLASH:
+        first -= 1
+    return (at - first) % 2 == 1
 
 
 def to_marked(text: bytes | bytearray) -> bytes:
