@@ -1,4 +1,4 @@
-"""The example: what `make demo` runs, on every database that outlives a process."""
+"""The examples: what `make demo` and `make demo-research` run, on all that outlives a process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -23,28 +23,44 @@ import pytest
 
 import graphkeep
 
-pytest.importorskip('pydantic_graph.persistence')
-
-TRIAGE = Path(__file__).parents[1] / 'examples' / 'triage'
-DEMO = TRIAGE / 'demo.py'
+EXAMPLES = Path(__file__).parents[1] / 'examples'
+TRIAGE = EXAMPLES / 'triage'
+RESEARCH = EXAMPLES / 'research'
 
 Import = Callable[[str], ModuleType]
 
 
-@pytest.fixture
-def triage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
-    """Imports a module of the example, as one beside the script that is run."""
-    monkeypatch.syspath_prepend(TRIAGE)
+def importer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
+    """Imports a module of an example, as one beside the script that is run."""
+    monkeypatch.syspath_prepend(folder)
     before = set(sys.modules)
     yield importlib.import_module
     for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], '__file__', None) or '/').parent == TRIAGE:
+        if Path(getattr(sys.modules[name], '__file__', None) or '/').parent == folder:
             del sys.modules[name]
 
 
-def run_demo(cwd: Path, *, store: str = '', pace: float = 0.0) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def triage(classic: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
+    yield from importer(TRIAGE, monkeypatch)
+
+
+@pytest.fixture
+def research(monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
+    yield from importer(RESEARCH, monkeypatch)
+
+
+@pytest.fixture
+def classic() -> None:
+    """For the example that is a graph of pydantic-graph 1.x."""
+    pytest.importorskip('pydantic_graph.persistence')
+
+
+def run_demo(
+    example: Path, cwd: Path, *, store: str = '', pace: float = 0.0
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(DEMO), f'--pace={pace}'],
+        [sys.executable, str(example / 'demo.py'), f'--pace={pace}'],
         cwd=cwd,
         env={**os.environ, 'STORE': store},
         capture_output=True,
@@ -54,15 +70,21 @@ def run_demo(cwd: Path, *, store: str = '', pace: float = 0.0) -> subprocess.Com
     )
 
 
-# --- the whole demo -------------------------------------------------------------------------------
+def output(done: subprocess.CompletedProcess[str]) -> str:
+    """What a demo has shown, if it ended well."""
+    # The test server keeps nothing on its disk, and graphkeep says so; once, not in each process.
+    said = re.sub(r'^Redis at .* can lose runs: .*\n', '', done.stderr, count=1)
+    assert (done.returncode, said) == (0, ''), done.stdout + done.stderr
+    assert 'BROKEN' not in done.stdout
+    return done.stdout
+
+
+# --- triage: the whole demo -----------------------------------------------------------------------
 
 
 def assert_as_promised(done: subprocess.CompletedProcess[str]) -> str:
     """The run id, after a look at all that the demo is there to show."""
-    # The test server keeps nothing on its disk, and graphkeep says so; once, not in each process.
-    said = re.sub(r'^Redis at .* can lose runs: .*\n', '', done.stderr, count=1)
-    assert (done.returncode, said) == (0, ''), done.stdout + done.stderr
-    out = done.stdout
+    out = output(done)
     assert 'killed in the middle of Research T-1007' in out
     assert 'goes on with Research T-1007, and is killed in the middle of File T-1018' in out
     assert 'goes on with File T-1018, and works through all the rest' in out
@@ -71,7 +93,6 @@ def assert_as_promised(done: subprocess.CompletedProcess[str]) -> str:
     if sys.platform != 'win32':
         assert out.count(f'killed in it ({-signal.SIGKILL})') == 2
     assert len(re.findall(r'^kept  ', out, re.MULTILINE)) == 7
-    assert 'BROKEN' not in out
     assert len(re.findall(r'^│ T-10\d\d │', out, re.MULTILINE)) == 30
     numbers = {
         name: int(found.group(1).replace(',', ''))
@@ -86,6 +107,7 @@ def assert_as_promised(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('classic')
 def test_demo_on_a_file_of_its_own_which_it_removes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,19 +115,20 @@ def test_demo_on_a_file_of_its_own_which_it_removes(
     folder = tmp_path / 'a b?c%20é'
     folder.mkdir()
     monkeypatch.setenv('TMPDIR', str(folder))
-    done = run_demo(tmp_path, pace=1.0)
+    done = run_demo(TRIAGE, tmp_path, pace=1.0)
     assert_as_promised(done)
     assert 'interrupted  yes' in done.stdout or sys.platform != 'linux'
     assert [path.name for path in tmp_path.rglob('*')] == [folder.name]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('classic')
 @pytest.mark.parametrize('server', ['postgres', 'redis'])
 async def test_demo_on_a_store_that_is_given(
     server: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(f'{server}_url')
-    done = await asyncio.to_thread(run_demo, tmp_path, store=url)
+    done = await asyncio.to_thread(run_demo, TRIAGE, tmp_path, store=url)
     run_id = assert_as_promised(done)
     async with graphkeep.open_store(url) as store:
         run = await store.run(run_id)
@@ -115,10 +138,11 @@ async def test_demo_on_a_store_that_is_given(
         await store.delete(run_id)
 
 
+@pytest.mark.usefixtures('classic')
 @pytest.mark.skipif(sys.platform == 'win32', reason='there is no Ctrl-C to send')
 def test_ctrl_c_ends_the_demo_and_its_workers(tmp_path: Path) -> None:
     demo = subprocess.Popen(
-        [sys.executable, '-u', str(DEMO)],
+        [sys.executable, '-u', str(TRIAGE / 'demo.py')],
         cwd=tmp_path,
         env={**os.environ, 'STORE': '', 'TMPDIR': str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -147,6 +171,7 @@ def _processes(folder: Path) -> list[str]:
     return [' '.join(command) for command in commands if str(folder) in ' '.join(command)]
 
 
+@pytest.mark.usefixtures('classic')
 @pytest.mark.parametrize(
     ('store', 'said'),
     [
@@ -156,14 +181,14 @@ def _processes(folder: Path) -> list[str]:
     ],
 )
 def test_a_store_that_will_not_do_is_said_in_a_line(store: str, said: str, tmp_path: Path) -> None:
-    done = run_demo(tmp_path, store=store)
+    done = run_demo(TRIAGE, tmp_path, store=store)
     assert done.returncode == 1
     assert said in done.stdout
     assert done.stderr == ''
     assert 'secret' not in done.stdout
 
 
-# --- its parts ------------------------------------------------------------------------------------
+# --- triage: its parts ----------------------------------------------------------------------------
 
 
 def test_every_ticket_has_answers_that_name_what_can_be_looked_up(triage: Import) -> None:
@@ -223,7 +248,7 @@ def test_a_broken_promise_ends_the_demo_with_1(
     assert module.main(show.make_console(), []) == (0 if kept else 1)
 
 
-# --- a promise that is broken is noticed ----------------------------------------------------------
+# --- triage: a promise that is broken is noticed --------------------------------------------------
 
 
 def kept(promises: ModuleType, steps: list[str], *, pending: str | None = None) -> Any:
@@ -345,3 +370,199 @@ def test_another_result_is_noticed(triage: Import, evidence: Any) -> None:
 def test_too_many_bytes_are_noticed(triage: Import, evidence: Any) -> None:
     changed = replace(evidence, stored_bytes=301)
     assert broken(triage('promises'), changed) == ['What is stored grows with what changes']
+
+
+# --- research: the whole demo ---------------------------------------------------------------------
+
+
+def assert_map_went_on(done: subprocess.CompletedProcess[str]) -> str:
+    """The run id, after a look at all that the demo is there to show."""
+    out = output(done)
+    if sys.platform != 'win32':
+        assert f'is killed ({-signal.SIGKILL}) while 4 texts are being read' in out
+    assert re.search(r'│ tasks +12. In flight were moby-dick, .*, second-inaugural ', out)
+    assert 'the same command, goes on with moby-dick.' in out
+    rows = re.findall(r'│ +\d{4} │ +\d+ │ ([^│]+) │ ([^│]+) │ +(\d) │\n', out)
+    ran = Counter((before.strip(), after.strip(), int(runs)) for before, after, runs in rows)
+    assert ran == {
+        ('done', '-', 1): 8,
+        ('killed in it', 'done', 2): 4,
+        ('not begun', 'done', 1): 8,
+    }
+    assert '20 texts by 13 authors, 3,003 words.' in out
+    assert len(re.findall(r'^kept  ', out, re.MULTILINE)) == 6
+    found = re.search(r'run (research-\w+) in', out)
+    assert found is not None
+    return found.group(1)
+
+
+@pytest.mark.slow
+def test_research_on_a_file_of_its_own_which_it_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('TMPDIR', str(tmp_path))
+    assert_map_went_on(run_demo(RESEARCH, tmp_path, pace=1.0))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('server', ['postgres', 'redis'])
+async def test_research_on_a_store_that_is_given(
+    server: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f'{server}_url')
+    done = await asyncio.to_thread(run_demo, RESEARCH, tmp_path, store=url)
+    run_id = assert_map_went_on(done)
+    async with graphkeep.open_store(url) as store:
+        run = await store.run(run_id)
+        assert (run.graph, run.status) == ('research', 'done')
+        await store.delete(run_id)
+
+
+# --- research: its parts --------------------------------------------------------------------------
+
+
+def test_texts_are_twenty_and_short(research: Import) -> None:
+    texts = research('texts').load_texts()
+    assert len(texts) == 20
+    for text in texts.values():
+        assert 100 <= text.words <= 300, text.name
+        assert text.title
+        assert text.author
+        assert 1600 < text.year < 1900
+
+
+def test_texts_with_the_line_ends_of_windows_are_the_same(research: Import, tmp_path: Path) -> None:
+    texts = research('texts')
+    for path in (RESEARCH / 'texts').iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes().replace(b'\n', b'\r\n'))
+    assert texts.load_texts(tmp_path) == texts.load_texts()
+
+
+def test_summary_is_in_the_words_of_the_text(research: Import) -> None:
+    model = research('model')
+    for text in research('texts').load_texts().values():
+        summary = model.summarise(text.body)
+        found = [' '.join(text.body.split()).find(passage) for passage in summary.passages]
+        assert found == sorted(found), text.name
+        assert found[0] >= 0, text.name
+        assert len(set(summary.keywords)) == 3
+
+
+async def test_number_without_a_rule_fails_the_run(research: Import) -> None:
+    """As the README of the example says."""
+    graph, model = research('graph'), research('model')
+
+    async def wait(title: str, seconds: float) -> None:
+        pass
+
+    @dataclass
+    class Unruled(graph.Progress):
+        words: int = 0
+
+    texts = research('texts').load_texts()
+    desk = graph.Desk(model=model.reading_model(wait), texts=texts, begins=lambda step: None)
+    unruled = graphkeep.persist(replace(graph.research.graph, state_type=Unruled))
+    with pytest.raises(graphkeep.StateConflictError, match=r'`state\.words`.*merge\.add'):
+        await unruled.run(state=Unruled(), deps=desk, inputs=list(texts)[:4])
+
+
+# --- research: a promise that is broken is noticed ------------------------------------------------
+
+
+def at(promises: ModuleType, document: dict[str, Any], status: Any = 'done') -> Any:
+    now = datetime(2026, 11, 30, tzinfo=UTC)
+    run = graphkeep.Run(
+        run_id='r',
+        status=status,
+        seq=1,
+        full_seq=0,
+        epoch=1,
+        created_at=now,
+        updated_at=now,
+    )
+    return promises.Kept(run=run, snapshots=[], document=document)
+
+
+@pytest.fixture
+def reading(research: Import) -> Any:
+    """A run of three texts, killed when one was done and one was being read, as it should be."""
+    promises = research('promises')
+    joins = {'collect/1': {'items': [{'text': 'a'}]}}
+    tasks = {'2': {'inputs': 'b'}, '3': {'inputs': 'c'}}
+    ended = {'state': {'read': ['a', 'b', 'c'], 'words': 6}, 'output': '# Report\n'}
+    return promises.Evidence(
+        texts={'a': 1, 'b': 2, 'c': 3},
+        killed=promises.Process(pid=1, begun=['a', 'b'], unanswered=1, code=-9),
+        resumed=promises.Process(pid=2, begun=['b', 'c', 'the report']),
+        at_kill=at(promises, {'joins': joins, 'tasks': tasks}, 'running'),
+        kept=at(promises, ended),
+        undisturbed=at(promises, ended),
+        report='# Report\n',
+    )
+
+
+LOST = 'A kill loses nothing that was done'
+BETWEEN = 'Done or not done, and nothing in between'
+AGAIN = 'What was done does not run again'
+FLIGHT = 'What was in flight runs again, and it does first'
+UPDATE = 'Steps in parallel lose no update of the state'
+REPORT = 'The report is that of a run nobody killed'
+
+
+def test_map_that_went_on_as_it_should(research: Import, reading: Any) -> None:
+    assert broken(research('promises'), reading) == []
+
+
+@pytest.mark.parametrize(
+    ('items', 'tasks', 'said'),
+    [
+        ([], ['a', 'b', 'c'], {LOST, AGAIN, FLIGHT}),
+        ([], ['b', 'c'], {LOST, BETWEEN}),
+        (['a'], ['a', 'b', 'c'], {BETWEEN, AGAIN, FLIGHT}),
+        (['a'], ['c', 'b'], set()),
+        (['c'], ['a', 'b'], {LOST, AGAIN, FLIGHT}),
+    ],
+)
+def test_map_that_is_stored_otherwise_is_noticed(
+    items: list[str], tasks: list[str], said: set[str], research: Import, reading: Any
+) -> None:
+    promises = research('promises')
+    joins = {'collect/1': {'items': [{'text': text} for text in items]}}
+    pending = {str(number): {'inputs': text} for number, text in enumerate(tasks)}
+    stored = at(promises, {'joins': joins, 'tasks': pending}, 'running')
+    assert set(broken(promises, replace(reading, at_kill=stored))) == said
+
+
+@pytest.mark.parametrize(
+    ('begun', 'said'),
+    [
+        (['a', 'b', 'c', 'the report'], {AGAIN, FLIGHT}),
+        (['b', 'the report'], {AGAIN}),
+        (['c', 'b', 'the report'], {FLIGHT}),
+        (['b', 'c', 'c', 'the report'], {AGAIN, FLIGHT}),
+        (['b', 'c', 'the report', 'the report'], {AGAIN, FLIGHT}),
+    ],
+)
+def test_another_second_process_is_noticed(
+    begun: list[str], said: set[str], research: Import, reading: Any
+) -> None:
+    promises = research('promises')
+    resumed = promises.Process(pid=2, begun=begun)
+    assert set(broken(promises, replace(reading, resumed=resumed))) == said
+
+
+@pytest.mark.parametrize(('read', 'words'), [(['a', 'b', 'c'], 4), (['a', 'b'], 6)])
+def test_lost_update_is_noticed(
+    read: list[str], words: int, research: Import, reading: Any
+) -> None:
+    promises = research('promises')
+    document = {**reading.kept.document, 'state': {'read': read, 'words': words}}
+    assert broken(promises, replace(reading, kept=at(promises, document))) == [UPDATE]
+
+
+def test_another_report_is_noticed(research: Import, reading: Any) -> None:
+    promises = research('promises')
+    assert broken(promises, replace(reading, report='# Other\n')) == [REPORT]
+    other = at(promises, {**reading.kept.document, 'output': '# Other\n'})
+    assert broken(promises, replace(reading, undisturbed=other)) == [REPORT]
