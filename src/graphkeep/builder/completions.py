@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from ..tasks import Task
-from .state import Copy, StateKeeper
+from .state import Copy, Left, StateKeeper
 
 __all__ = ('Completion', 'StepState')
 
@@ -17,22 +17,35 @@ __all__ = ('Completion', 'StepState')
 class StepState:
     """What one step sees as `ctx.state`: nothing is made before it asks."""
 
-    __slots__ = ('_alone', '_keeper', 'copy', 'touched')
+    __slots__ = ('_copy', '_keeper', 'alone', 'left', 'touched')
 
     def __init__(self, keeper: StateKeeper, *, alone: bool) -> None:
         self._keeper = keeper
-        self._alone = alone
-        self.copy: Copy | None = None
+        self._copy: Copy | None = None
+        self.alone = alone
+        """It works on the live state."""
         self.touched = False
+        """It has asked."""
+        self.left: Left | None = None
+        """What it has changed in a copy of its own, once it has ended."""
 
     def __call__(self) -> Any:
         """The state, made at the first call."""
         self.touched = True
-        if self._alone:
+        if self.alone:
             return self._keeper.live
-        if self.copy is None:
-            self.copy = self._keeper.copy()
-        return self.copy.value
+        if self._copy is None:
+            self._copy = self._keeper.copy()
+        return self._copy.value
+
+    def ends(self) -> None:
+        """The step has ended: what it has changed is kept, its copy is not.
+
+        Raises:
+            LossyStateError: What it left would not come back.
+        """
+        if self._copy is not None:
+            self.left, self._copy = self._keeper.left(self._copy), None
 
 
 @dataclass(slots=True, kw_only=True)

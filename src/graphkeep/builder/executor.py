@@ -202,6 +202,11 @@ class Execution:
         except BaseException as e:  # noqa: BLE001 - settled as the step's error
             done.error = e
         done.ends()
+        if done.error is None:
+            try:
+                done.state.ends()
+            except Exception as e:  # noqa: BLE001 - settled as the step's error
+                done.error = e
         self._complete(done)
 
     def _scope(self, task: Task) -> Scope:
@@ -322,12 +327,12 @@ class Execution:
         self._frontier.begin()
         # What runs in a settlement works on the live state, which is settled at its end.
         live = StepState(keeper, alone=True)
-        live.touched = done.state.touched and done.state.copy is None
+        live.touched = done.state.touched and done.state.alone
         contexts = Contexts(live, self._deps)
         walk = Walk(self._plan, self._frontier, contexts, born=self._journal.epoch)
         try:
-            if done.item is None and done.state.copy is not None:
-                keeper.settle_copy(done.state.copy, task.node)
+            if done.item is None and done.state.left is not None:
+                keeper.settle_left(done.state.left, task.node)
             if done.item is not None:
                 fork = self._plan.step(task.node).stream_fork
                 walk.follow_item(task.id, cast('Any', fork), done.item, done.value)

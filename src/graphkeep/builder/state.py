@@ -19,7 +19,7 @@ from ..document import Document
 from ..parts import Part, Tail, added
 from .merge import MISSING, Merger, put
 
-__all__ = ('Copy', 'StateKeeper')
+__all__ = ('Copy', 'Left', 'StateKeeper')
 
 
 @dataclass(slots=True)
@@ -30,6 +30,21 @@ class Copy:
     seen: Seen
     base: bytes | dict[str, bytes]
     """The state it was made from: the base of the merge."""
+
+
+@dataclass(slots=True)
+class Left:
+    """What a step has left in its copy."""
+
+    base: bytes | dict[str, bytes]
+    """The state the copy was made from."""
+    parts: bytes | dict[str, bytes | Tail]
+    """The copy as it was when the step ended, encoded; of a state by field, what has changed."""
+    seen: Seen
+    changed: set[str]
+    """The top-level keys whose bytes are other ones; `{''}` for a state that is no object."""
+    value: Any
+    """The copy; of a state by field, the values of `changed` by name."""
 
 
 class StateKeeper:
@@ -62,41 +77,81 @@ class StateKeeper:
         value = self._codec.decode(committed)
         return Copy(value, self._codec.seen(value), _frozen(committed))
 
+    def left(self, copy: Copy) -> Left | None:
+        """What a step that has ended has changed in its copy; `None` if nothing.
+
+        Raises:
+            LossyStateError: What it left there would not come back.
+        """
+        encoded = self._codec.encode(copy.value, previous=copy.base, seen=copy.seen)
+        changed = _changed(copy.base, encoded.parts)
+        if not changed:
+            return None
+        value, parts = copy.value, encoded.parts
+        if self._codec.by_field and isinstance(parts, dict):
+            value = {name: _get(value, name) for name in changed}
+            parts = {name: part for name, part in parts.items() if name in changed}
+        return Left(copy.base, parts, encoded.seen, changed, value)
+
     # --- settling ---------------------------------------------------------------------------------
 
-    def settle_copy(self, copy: Copy, step: str) -> bool:
+    def settle_left(self, left: Left, step: str) -> None:
         """Merge what a step did to its copy into the live state.
 
         Args:
-            copy: The copy.
+            left: What it did.
             step: The step, as conflicts name it.
-
-        Returns:
-            Whether it had changed anything.
 
         Raises:
             StateConflictError: Another step changed the same field, and no rule says what to do.
-            LossyStateError: What the step left in its copy would not come back.
+            LossyStateError: What a rule made of both would not come back.
         """
-        mine = self._codec.encode(copy.value, previous=copy.base, seen=copy.seen).parts
-        changed = _changed(copy.base, mine)
-        if not changed:
-            return False
-        theirs = _changed(copy.base, self._current())
-        if not theirs:
-            assume(self, copy.value)
-        elif self._by_field():
-            self._merge_fields(copy, step, changed, theirs)
+        theirs = _changed(left.base, self._current())
+        if self._codec.by_field and isinstance(left.base, dict):
+            self._settle_fields(left, left.base, step, theirs)
+        elif not theirs:
+            assume(self, left.value)
+            self._settled, self._settled_seen = left.parts, left.seen
         else:
-            base = self._codec.decode(copy.base)
+            base = self._codec.decode(left.base)
             other = self._writers.get('', 'another step')
-            merged = self._merger.merge(base, copy.value, self.live, steps=(step, other))
+            merged = self._merger.merge(base, left.value, self.live, steps=(step, other))
             assume(self, merged)
-        for name in changed:
-            self._writers[name] = step
+            self.settle_live(step)
+        self._writers.update(dict.fromkeys(left.changed, step))
         self._writers[''] = step
-        self.settle_live(step)
-        return True
+
+    def _settle_fields(
+        self, left: Left, base: dict[str, bytes], step: str, theirs: set[str]
+    ) -> None:
+        """Settle the fields that a step has changed; no other is looked at."""
+        parts, settled = cast('dict[str, bytes | Tail]', left.parts), self._settled_parts()
+        same_keys = left.changed <= parts.keys() & settled.keys()
+        merged: set[str] = set()
+        for name in left.changed:
+            mine, part = left.value[name], parts.get(name)
+            if isinstance(part, Tail):
+                # Both sides only grew. The elements stay the objects that were seen.
+                mine = [*_get(self.live, name), *mine[part.start :]]
+                merged.add(name)
+            elif name in theirs:
+                was = self._codec.decode_field(name, base[name]) if name in base else MISSING
+                other = self._writers.get(name, 'another step')
+                mine = self._merger.merge_field(
+                    name, was, mine, _get(self.live, name), steps=(step, other)
+                )
+                merged.add(name)
+            elif part is not None:
+                settled[name] = part
+            put(self.live, name, mine)
+        if not same_keys:
+            self.settle_live(step)  # which knows the order of the keys
+            return
+        encoded = self._codec.encode_fields(
+            self.live, merged, previous=self._document.state, seen=self._seen
+        )
+        self._settled = {**settled, **cast('dict[str, bytes | Tail]', encoded.parts)}
+        self._settled_seen = self._settled_seen.updated(encoded.seen)
 
     def settle_live(self, step: str) -> bool:
         """Take the live state as it is now; gives whether it differs from what was settled
@@ -144,21 +199,12 @@ class StateKeeper:
         self._seen = self._settled_seen
         self._settled = None
 
-    def _merge_fields(self, copy: Copy, step: str, changed: set[str], theirs: set[str]) -> None:
-        base: Any = None
-        for name in changed:
-            mine = _get(copy.value, name)
-            if name in theirs:
-                if base is None:
-                    base = self._codec.decode(copy.base)
-                other = self._writers.get(name, 'another step')
-                mine = self._merger.merge_field(
-                    name, _get(base, name), mine, _get(self.live, name), steps=(step, other)
-                )
-            put(self.live, name, mine)
-
-    def _by_field(self) -> bool:
-        return self._codec.by_field and isinstance(self._document.state, dict)
+    def _settled_parts(self) -> dict[str, bytes | Tail]:
+        """The state by field, as the next commit would write it."""
+        if self._settled is not None:
+            return dict(cast('dict[str, bytes | Tail]', self._settled))
+        state = cast('dict[str, Part]', self._document.state)
+        return {name: self._seen.tail(name) or bytes(part) for name, part in state.items()}
 
     def _current(self) -> bytes | Mapping[str, Part | Tail]:
         state = self._document.state
@@ -241,9 +287,11 @@ def _resolved(
     return {key: _grown(old.get(key), part) for key, part in settled.items()}
 
 
-def _grown(old: Part | None, part: bytes | Tail) -> bytes:
+def _grown(old: Part | None, part: bytes | Tail) -> Part:
     if not isinstance(part, Tail):
         return part
+    if not part.count and old is not None:
+        return old
     was = b'[]' if old is None else old
     return b''.join((memoryview(was)[: -len(part.end)], added(was, part), part.end))
 

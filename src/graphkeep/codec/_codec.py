@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -28,6 +28,18 @@ class Seen:
     """What the `AppendOnly` fields held when the value was last encoded or decoded. Opaque."""
 
     lists: Mapping[str, Listed] = field(default_factory=dict[str, Listed])
+
+    def tail(self, name: str) -> Tail | None:
+        """What `encode` gives for a field that has not grown; `None` if it is not `AppendOnly`."""
+        held = self.lists.get(name)
+        return None if held is None else Tail(len(held.items), b'', 0)
+
+    def updated(self, later: Seen) -> Seen:
+        """With what was seen of some fields later."""
+        return Seen({**self.lists, **later.lists}) if later.lists else self
+
+
+_NOTHING_SEEN = Seen()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +134,30 @@ class Codec(Generic[T]):
         plan.proven.add(cls)
         return encoded
 
+    def encode_fields(
+        self, value: T, names: Container[str], *, previous: Parts | None = None, seen: Seen | None
+    ) -> Encoded:
+        """`encode`, of some of the fields, for a codec that is `by_field`.
+
+        Args:
+            value: A value of which the other fields are what they were.
+            names: The fields that may have changed.
+            previous: As for `encode`.
+            seen: As for `encode`.
+
+        Raises:
+            LossyStateError: As for `encode`.
+        """
+        fields = tuple(each for each in self._plan.fields or () if each.name in names)
+        return self._encode_fields(value, fields, previous, seen, everything=self._always)
+
     def _encode_whole(self, value: T, previous: Parts | None, *, everything: bool) -> Encoded:
         plan = self._plan
         data = dumped(plan.coder, value, self.path)
         before = joined(previous) if isinstance(previous, Mapping) else previous
         if everything or plan.hides or (data != before and not plan.certain(value)):
             plan.coder.prove(value, data, self.path)
-        return Encoded(cast('bytes | dict[str, bytes | Tail]', split(data)), Seen())
+        return Encoded(cast('bytes | dict[str, bytes | Tail]', split(data)), _NOTHING_SEEN)
 
     def _encode_fields(
         self,
@@ -165,7 +194,7 @@ class Codec(Generic[T]):
             self._refuse_undeclared(value, held)
         if plan.hides or (plan.hooked and changed):
             self._prove_whole(value, parts)
-        return Encoded(parts, Seen(lists))
+        return Encoded(parts, Seen(lists) if lists else _NOTHING_SEEN)
 
     def _held(self, value: Any) -> Mapping[str, Any]:
         """What the fields hold, and maybe more."""
@@ -236,11 +265,19 @@ class Codec(Generic[T]):
         except (ValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise misfit(error, self.path) from error
 
+    def decode_field(self, name: str, part: Part) -> Any:
+        """Load one field, for a codec that is `by_field`. As `decode`."""
+        (found,) = (each for each in self._plan.fields or () if each.name == name)
+        try:
+            return found.coder.load(part)
+        except (ValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise misfit(error, found.path) from error
+
     def seen(self, value: T) -> Seen:
         """What the `AppendOnly` fields hold, for the first `encode` after a `decode`."""
         fields = [each for each in self._plan.fields or () if each.append_only]
         if not fields:
-            return Seen()
+            return _NOTHING_SEEN
         held = self._held(value)
         return Seen(
             {each.name: each.listed(held[each.name]) for each in fields if each.name in held}
