@@ -46,6 +46,7 @@ from .splices import splice
 
 __all__ = (
     'FORMAT',
+    'SMALL',
     'Change',
     'Document',
     'NewerFormatError',
@@ -55,6 +56,9 @@ __all__ = (
     'wants_full',
 )
 
+SMALL = 512
+"""A document up to this many bytes is written whole: that takes less time than finding out what
+changed, and than applying it. Far beyond it a delta is smaller by much."""
 _ROW = 200
 """What reading one more delta costs, in bytes of a document that could be read in that time."""
 _READ = 4
@@ -73,8 +77,8 @@ class Document:
 
     A commit computes a delta, writes it, and advances the document once it is stored:
 
-        delta = document.delta(change)
-        if delta and wants_full(document.size_after(change), len(delta), full=…, deltas=…, since=…):
+        data = document.delta(change)
+        if data and wants_full(document.size_after(change), len(data), full=…, deltas=…, since=…):
             data = document.to_json(change)
         …
         document.advance(change)

@@ -7,7 +7,7 @@ database's.
 
 from __future__ import annotations
 
-import secrets
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -118,7 +118,7 @@ class Hooks(ABC):
 
 def new_nonce() -> str:
     """A name for one write: 16 hex digits."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 def refused_claim(request: ClaimRequest, run: Run | None) -> Exception:

@@ -8,12 +8,12 @@ from time import monotonic
 from typing import Any
 
 from . import owner as owners
-from .document import Change, Document, wants_full
+from .document import SMALL, Change, Document, wants_full
 from .errors import LeaseLostError
 from .history import Replay
 from .hooks import busy
 from .leases import Lease, claiming
-from .runs import Claim, Commit, Draft, Event, NewRun, Run, Status
+from .runs import Claim, Commit, Draft, Event, NewRun, Run, SnapshotKind, Status
 from .shielding import Ending, to_its_end
 from .store import Store, new_nonce
 
@@ -203,16 +203,7 @@ class Journal:
         if not self.claimed:
             await self.store.open()
         lease = self._valid_lease()
-        data, kind = self.document.delta(change) or _NOTHING, 'delta'
-        size = self.document.size_after(change)
-        if wants_full(
-            size,
-            len(data),
-            full=self._full_bytes,
-            deltas=self._deltas,
-            since=self._delta_bytes,
-        ):
-            data, kind = self.document.to_json(change), 'full'
+        kind, data, size = self._snapshot(change)
         draft = Draft(
             seq=self.seq + 1,
             kind=kind,
@@ -233,6 +224,21 @@ class Journal:
                 self._deltas += 1
                 self._delta_bytes += len(data)
         return ending
+
+    def _snapshot(self, change: Change) -> tuple[SnapshotKind, bytes, int]:
+        """What to write for `change`, and how many bytes the document then has."""
+        document = self.document
+        if document.size <= SMALL:
+            data = document.to_json(change)
+            if len(data) <= SMALL:
+                return 'full', data, len(data)
+        size = document.size_after(change)
+        data = document.delta(change) or _NOTHING
+        if wants_full(
+            size, len(data), full=self._full_bytes, deltas=self._deltas, since=self._delta_bytes
+        ):
+            return 'full', document.to_json(change), size
+        return 'delta', data, size
 
     async def fail(
         self,

@@ -7,15 +7,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import Context, ContextVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context, ContextVar, Token
 from dataclasses import dataclass
-from types import coroutine
-from typing import Any, TypeVar, cast
+from types import TracebackType, coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .codec import Codec
 from .parts import text_of
+
+if TYPE_CHECKING:
+    from .journal import Journal
+    from .tasks import Task
 
 __all__ = ('CurrentTask', 'Scope', 'current_task', 'in_context', 'once')
 
@@ -37,45 +40,62 @@ class CurrentTask:
 
 
 class Scope:
-    """A running task, as `current_task` and `once` find it."""
+    """A running task, as `current_task` and `once` find it inside `with scope`."""
 
-    __slots__ = ('_keep', '_memo', '_shared', 'task')
+    __slots__ = ('_attempt', '_journal', '_keep', '_shared', '_task', '_token')
 
     def __init__(
-        self,
-        task: CurrentTask,
-        *,
-        memo: Mapping[str, bytes],
-        keep: Callable[[str, bytes], Awaitable[None]],
+        self, journal: Journal, task: Task, *, keep: Callable[[str, bytes], Awaitable[None]]
     ) -> None:
         """Make a scope.
 
         Args:
-            task: Which task runs.
-            memo: What its earlier attempts have kept, by name, as JSON.
+            journal: Of the run.
+            task: Which of its tasks runs.
             keep: Commits one more value, and returns when it is durable.
         """
-        self.task = task
-        self._memo = memo
+        self._journal = journal
+        self._task = task
+        self._attempt = journal.attempt(task.born)
         self._keep = keep
-        self._shared: dict[str, _Shared] = {}
+        self._shared: dict[str, _Shared] | None = None
+        self._token: Token[Scope | None] | None = None
 
-    @contextmanager
-    def entered(self) -> Generator[None]:
-        """While the task runs, in its context."""
-        token = _current.set(self)
-        try:
-            yield
-        finally:
-            # A coroutine that is closed by the garbage collector ends in another context.
-            with suppress(ValueError):
+    def __enter__(self) -> None:
+        """The task runs from now on, in this context."""
+        self._token = _current.set(self)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            try:
                 _current.reset(token)
+            except ValueError:
+                # A coroutine that is closed by the garbage collector ends in another context.
+                pass
+
+    @property
+    def task(self) -> CurrentTask:
+        """The task, for the user."""
+        return CurrentTask(
+            run_id=self._journal.run_id,
+            key=self._journal.key_of(self._task.id),
+            attempt=self._attempt,
+            node_id=self._task.node,
+        )
 
     async def once(self, name: str, function: Callable[[], Any], type_: Any) -> Any:
         """The value of `function`, called unless an earlier attempt has kept its value."""
         codec = Codec[Any](type_, path=f'once({name!r})')
-        if name in self._memo:
-            return codec.decode(self._memo[name])
+        if name in self._task.memo:
+            return codec.decode(self._task.memo[name])
+        if self._shared is None:
+            self._shared = {}
         shared = self._shared.get(name)
         if shared is None:
             shared = self._shared[name] = _Shared(
@@ -98,7 +118,7 @@ class Scope:
 
     def _forget(self, name: str, shared: _Shared) -> None:
         """The next call with this name is made anew."""
-        if self._shared.get(name) is shared:
+        if self._shared is not None and self._shared.get(name) is shared:
             del self._shared[name]
 
     async def _call(self, name: str, function: Callable[[], Any], codec: Codec[Any]) -> Any:

@@ -19,7 +19,7 @@ from ..errors import LeaseLostError, StoreUnavailableError
 from ..failures import describe
 from ..journal import Journal
 from ..runs import Status
-from ..scope import CurrentTask, Scope, in_context
+from ..scope import Scope, in_context
 from ..tasks import Task, counters, encode_task
 from .completions import Completion, StepState
 from .contexts import Contexts
@@ -192,7 +192,7 @@ class Execution:
             value = done.value = await self._call(done, scope)
             if isinstance(value, AsyncIterable):
                 # The body of a stream runs here, and not in the call that made it.
-                with scope.entered():
+                with scope:
                     await self._stream(done, cast('AsyncIterable[Any]', value))
                 done.streamed = True
         except asyncio.CancelledError as e:
@@ -210,18 +210,12 @@ class Execution:
         self._complete(done)
 
     def _scope(self, task: Task) -> Scope:
-        current = CurrentTask(
-            run_id=self._journal.run_id,
-            key=self._journal.key_of(task.id),
-            attempt=self._journal.attempt(task.born),
-            node_id=task.node,
-        )
-        return Scope(current, memo=task.memo, keep=partial(self._keep, task.id))
+        return Scope(self._journal, task, keep=partial(self._keep, task.id))
 
     async def _call(self, done: Completion, scope: Scope) -> Any:
         step = self._plan.step(done.task.node)
         inputs = step.decode(done.task.inputs)
-        with scope.entered(), self._plan.span(step):
+        with scope, self._plan.span(step):
             return await step.call(Contexts(done.state, self._deps), inputs)
 
     async def _stream(self, done: Completion, items: AsyncIterable[Any]) -> None:

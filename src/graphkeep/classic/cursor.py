@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic_graph.persistence import SnapshotStatus
 
@@ -28,7 +28,7 @@ from ..failures import describe
 from ..journal import Journal, check_not_held
 from ..parts import Part, split, text_of
 from ..runs import Run, Status
-from ..scope import CurrentTask, Scope
+from ..scope import Scope
 from ..shielding import Ending
 from ..tasks import START, Task, counters, encode_task, read_counters
 from .binding import Binding
@@ -274,8 +274,9 @@ class Cursor:
             encoded = self._encode(state)
             node_id, inputs = self._binding.nodes.encode(node)
             task, change = self._successor(encoded, node_id, inputs)
-        except Exception as e:  # noqa: BLE001 - whatever users' serializers raise fails the run
+        except Exception as e:  # whatever users' serializers raise fails the run
             await self.fail(pending, e)
+            raise
         ending = await self._settle(pending, change, status='running')
         if ending.error is None:
             self._go_to(task, node, state, encoded.seen)
@@ -286,18 +287,23 @@ class Cursor:
         try:
             encoded = self._encode(state)
             data = text_of(self._binding.end.encode(output).parts)
-        except Exception as e:  # noqa: BLE001 - whatever users' serializers raise fails the run
+        except Exception as e:  # whatever users' serializers raise fails the run
             await self.fail(pending, e)
+            raise
         change = Change(state=encoded.parts, tasks={pending.task: None}, output=data)
         await self._check(await self._settle(pending, change, status='done'))
         self.pending = None
 
-    async def fail(self, pending: Pending, error: BaseException) -> NoReturn:
-        """Mark the run failed, if it still can be, give its claim up, and raise `error`."""
+    async def fail(self, pending: Pending, error: BaseException) -> None:
+        """Mark the run failed, if it still can be, and give its claim up. The caller raises
+        `error`.
+
+        Raises:
+            CancelledError: The caller was cancelled meanwhile.
+        """
         ending = await self._failed(pending, error)
         if ending.cancelled is not None:
             raise ending.cancelled from error
-        raise error
 
     async def leave(self) -> None:
         """The pending node was cancelled: it has changed nothing, and the run can go on at once."""
@@ -306,14 +312,7 @@ class Cursor:
 
     def scope(self, pending: Pending) -> Scope:
         """What the pending node can know and keep while it runs."""
-        journal, task = self._journal, pending.stored
-        current = CurrentTask(
-            run_id=journal.run_id,
-            key=journal.key_of(task.id),
-            attempt=journal.attempt(task.born),
-            node_id=task.node,
-        )
-        return Scope(current, memo=task.memo, keep=partial(self._keep, task))
+        return Scope(self._journal, pending.stored, keep=partial(self._keep, pending.stored))
 
     async def _keep(self, task: Task, name: str, value: bytes) -> None:
         """Commit what `once` has got, and nothing else of the node that is half done."""

@@ -7,8 +7,10 @@ what follows the node, by the next `snapshot_node` or `snapshot_end`: N nodes ma
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_graph import BaseNode, End
@@ -27,6 +29,7 @@ from ..errors import GraphChangedError, RunBusyError
 from ..handle import Handle, IfExists, Verify
 from ..namespaces import caller_namespace
 from ..runs import Run, Status
+from ..scope import Scope
 from .binding import Binding, bind
 from .cursor import Cursor, Pending
 from .record import load_all
@@ -152,6 +155,7 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
             # As upstream says it, when it comes to run that node.
             e = GraphRuntimeError(f'Node `{next_node}` is not in the graph.')
             await cursor.fail(pending, e)
+            raise e
         try:
             await cursor.step(pending, state, next_node)
         finally:
@@ -170,17 +174,19 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         self._past[end.get_snapshot_id()] = 'success'
         self._cursor = self._left = None
 
-    @asynccontextmanager
-    async def record_run(self, snapshot_id: str) -> AsyncGenerator[None]:
+    def record_run(self, snapshot_id: str) -> AbstractAsyncContextManager[None]:
         """Around the run of a node: claims the run if need be, and commits what the caller changed.
 
-        Raises:
+        Entering it raises:
             LookupError: There is no such snapshot.
             GraphNodeStatusError: The node is running or has run; `graphkeep.resume` runs a failed
                 node again.
             RunBusyError: Another process is running the run.
             RunMovedError: Another process has run it since it was loaded.
         """
+        return _NodeRun(partial(self._begin, snapshot_id), self._finish)
+
+    async def _begin(self, snapshot_id: str) -> tuple[Cursor, Pending, Scope]:
         cursor = self._at(snapshot_id)
         pending = None if cursor is None else cursor.pending
         if cursor is None or pending is None:
@@ -195,26 +201,22 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         self._left = None
         self.has_run = True
         pending.begins()
-        try:
-            with cursor.scope(pending).entered():
-                yield
-        except Exception as e:  # noqa: BLE001 - raised again by `fail`
-            pending.ended('error')
-            self._remember(pending)
-            await cursor.fail(pending, e)
-        except GeneratorExit:
-            # Who closes a coroutine does not wait for it.
-            pending.ended('error')
-            self._remember(pending)
+        return cursor, pending, cursor.scope(pending)
+
+    async def _finish(self, cursor: Cursor, pending: Pending, error: BaseException | None) -> None:
+        if error is None:
+            pending.ended('success')
             cursor.rest()
-            raise
-        except BaseException:
-            pending.ended('error')
-            self._remember(pending)
+            return
+        pending.ended('error')
+        self._remember(pending)
+        if isinstance(error, Exception):
+            await cursor.fail(pending, error)
+        elif isinstance(error, GeneratorExit):
+            # Who closes a coroutine does not wait for it.
+            cursor.rest()
+        else:
             await cursor.leave()
-            raise
-        pending.ended('success')
-        cursor.rest()
 
     async def load_next(self) -> NodeSnapshot[StateT, RunEndT] | None:
         """The pending node and its state, or `None` if the run is not there, has ended or failed.
@@ -348,9 +350,12 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
             )
 
     def _belongs(self, node: object) -> bool:
+        binding = self._bound()
+        if binding.nodes.has(node):
+            return True
         if not isinstance(node, BaseNode):
             return False
-        return cast('BaseNode[Any, Any, Any]', node).get_node_id() in self._bound().node_ids
+        return cast('BaseNode[Any, Any, Any]', node).get_node_id() in binding.node_ids
 
     def _check_belongs(self, node: BaseNode[Any, Any, Any]) -> None:
         if not isinstance(node, BaseNode):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -363,3 +368,33 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
                 run_id=self.run_id,
                 node=node.get_node_id(),
             )
+
+
+class _NodeRun(AbstractAsyncContextManager[None]):
+    """What `record_run` gives. A class, as a generator takes longer at every step."""
+
+    __slots__ = ('_begin', '_finish', '_run')
+
+    _run: tuple[Cursor, Pending, Scope]
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[tuple[Cursor, Pending, Scope]]],
+        finish: Callable[[Cursor, Pending, BaseException | None], Awaitable[None]],
+    ) -> None:
+        self._begin = begin
+        self._finish = finish
+
+    async def __aenter__(self) -> None:
+        self._run = await self._begin()
+        self._run[2].__enter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        cursor, pending, scope = self._run
+        scope.__exit__(exc_type, exc, tb)
+        await self._finish(cursor, pending, exc)

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from pydantic import ValidationError
 
 from ..errors import LossyStateError
-from ..parts import Part, Tail, render, split
+from ..parts import Part, Tail, render, split, text_of
 from ._exact import undeclared
 from ._fields import Field, Listed, dumped
 from ._loss import misfit, short
@@ -128,11 +128,22 @@ class Codec(Generic[T]):
             raise self._of_another_class(cls, plan.cls)
         everything = self._always or cls not in plan.proven
         if plan.fields is None:
-            encoded = self._encode_whole(value, previous, everything=everything)
+            data = self._dump_whole(value, previous, everything=everything)
+            encoded = Encoded(cast('bytes | dict[str, bytes | Tail]', split(data)), _NOTHING_SEEN)
         else:
             encoded = self._encode_fields(value, plan.fields, previous, seen, everything=everything)
         plan.proven.add(cls)
         return encoded
+
+    def text(self, value: T) -> bytes:
+        """The JSON of a value, as one text. As `encode`."""
+        plan = self._plan
+        if plan.fields is not None:
+            return text_of(self.encode(value).parts)
+        cls: type[Any] = type(value)
+        data = self._dump_whole(value, None, everything=self._always or cls not in plan.proven)
+        plan.proven.add(cls)
+        return data
 
     def encode_fields(
         self, value: T, names: Container[str], *, previous: Parts | None = None, seen: Seen | None
@@ -151,13 +162,13 @@ class Codec(Generic[T]):
         fields = tuple(each for each in self._plan.fields or () if each.name in names)
         return self._encode_fields(value, fields, previous, seen, everything=self._always)
 
-    def _encode_whole(self, value: T, previous: Parts | None, *, everything: bool) -> Encoded:
+    def _dump_whole(self, value: T, previous: Parts | None, *, everything: bool) -> bytes:
         plan = self._plan
         data = dumped(plan.coder, value, self.path)
         before = joined(previous) if isinstance(previous, Mapping) else previous
         if everything or plan.hides or (data != before and not plan.certain(value)):
             plan.coder.prove(value, data, self.path)
-        return Encoded(cast('bytes | dict[str, bytes | Tail]', split(data)), _NOTHING_SEEN)
+        return data
 
     def _encode_fields(
         self,
@@ -190,7 +201,7 @@ class Codec(Generic[T]):
                 part = each.encode(item, before, everything=everything)
                 changed = changed or part != before
             parts[name] = part
-        if not held.keys() <= plan.declared:
+        if len(held) > len(parts) and not held.keys() <= plan.declared:
             self._refuse_undeclared(value, held)
         if plan.hides or (plan.hooked and changed):
             self._prove_whole(value, parts)
@@ -201,7 +212,7 @@ class Codec(Generic[T]):
         if self._plan.cls is dict:
             return cast('dict[str, Any]', value)
         held = cast('dict[str, Any]', getattr(value, '__dict__', {}))
-        if self._plan.declared <= held.keys():
+        if held.keys() >= self._plan.declared:
             return held
         # Slots, or a class attribute that stands for a default.
         slots = {name: getattr(value, name) for name in self._plan.declared if hasattr(value, name)}

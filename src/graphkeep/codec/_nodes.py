@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel
@@ -64,6 +63,10 @@ class NodeCodec:
             else:
                 self._codecs[node_id] = _Bare(cls, node_id)
 
+    def has(self, node: object) -> bool:
+        """Whether the node's class is one of the graph's."""
+        return type(node) in self._ids
+
     def encode(self, node: Node) -> tuple[str, bytes]:
         """The id of a node and its inputs as a JSON object.
 
@@ -77,10 +80,15 @@ class NodeCodec:
                 f'The node `{name}` is not in the graph. Nothing was written. Add it to the graph.',
                 path=name,
             )
-        with _without_snapshot_id(node):
+        attributes = vars(node)
+        snapshot_id = attributes.pop(_SNAPSHOT_ID, None)
+        try:
             previous = self._last.get(node_id)
             # No tails: nothing is passed as seen.
             parts = cast('Parts', self._codecs[node_id].encode(node, previous=previous).parts)
+        finally:
+            if snapshot_id is not None:
+                attributes[_SNAPSHOT_ID] = snapshot_id
         self._last[node_id] = parts
         return node_id, joined(parts) if isinstance(parts, Mapping) else bytes(parts)
 
@@ -145,14 +153,3 @@ def _has_fields(cls: type[Any]) -> bool:
 
 def _slots(cls: type) -> bool:
     return any(vars(each).get('__slots__') for each in cls.__mro__)
-
-
-@contextmanager
-def _without_snapshot_id(node: Any) -> Generator[None]:
-    attributes = cast('dict[str, Any]', vars(node))
-    held = attributes.pop(_SNAPSHOT_ID, None)
-    try:
-        yield
-    finally:
-        if held is not None:
-            attributes[_SNAPSHOT_ID] = held
