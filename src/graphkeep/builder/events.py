@@ -13,7 +13,7 @@ from ..tasks import Forks, Task
 from .plan import Plan
 from .walk import Walk
 
-__all__ = ('Event', 'ended_events', 'graph_tasks', 'task_events')
+__all__ = ('Event', 'events_of', 'graph_tasks')
 
 Event = Sequence[GraphTask] | EndMarker[Any]
 
@@ -31,14 +31,13 @@ def graph_tasks(plan: Plan, tasks: Iterable[Task]) -> list[GraphTask]:
     ]
 
 
-def task_events(plan: Plan, walk: Walk) -> list[Event]:
-    """The event of a step's end: the tasks that it made."""
-    return [] if walk.output is not None else [graph_tasks(plan, walk.added)]
-
-
-def ended_events(walk: Walk, task_id: int) -> list[Event]:
-    """The events of the graph's end: upstream goes to the end node first, then marks the end."""
-    end = GraphTask(EndNode.id, walk.end, (), cast('Any', f'task:{task_id}'))
+def events_of(plan: Plan, walk: Walk) -> list[Event]:
+    """The events of a step's end: the tasks that it made, or the graph's end. Upstream goes to the
+    end node first, then marks the end.
+    """
+    if walk.output is None:
+        return [graph_tasks(plan, walk.added)]
+    end = GraphTask(EndNode.id, walk.end, (), cast('Any', f'task:{walk.next_task}'))
     return [[end], EndMarker(walk.end)]
 
 

@@ -23,7 +23,6 @@ from ..scope import Scope, in_context
 from ..tasks import Task, counters, encode_task
 from .completions import Completion, StepState
 from .contexts import Contexts
-from .events import Event, ended_events, task_events
 from .frontier import Buffer, Frontier, JoinKey
 from .plan import Plan
 from .state import StateKeeper
@@ -57,8 +56,8 @@ class Execution:
         self._moved: set[JoinKey] = set()
         """The buffers that what was settled since the last commit has changed."""
         self._unstored: list[Buffer] = []
-        self.unseen: list[Event] = []
-        """The events of a commit whose caller was cancelled meanwhile: for the next one."""
+        self.unseen: list[Walk] = []
+        """What a commit has settled whose caller was cancelled meanwhile: for the next one."""
         self._committing = asyncio.Lock()
         """Held while completions are settled and committed, and while `once` commits."""
         self._wake: asyncio.Future[None] | None = None
@@ -82,8 +81,8 @@ class Execution:
 
     # --- running ----------------------------------------------------------------------------------
 
-    async def advance(self) -> list[Event]:
-        """Run until at least one step has ended, commit it, and give what upstream would yield.
+    async def advance(self) -> list[Walk]:
+        """Run until at least one step has ended, commit it, and give what followed each.
 
         Raises:
             Exception: What a step raised. The run is `failed` then, what had ended before
@@ -93,8 +92,8 @@ class Execution:
         if self._broken is not None:
             raise self._broken
         if self.unseen:
-            events, self.unseen = self.unseen, []
-            return events
+            walks, self.unseen = self.unseen, []
+            return walks
         if not self._journal.claimed:
             await self.claim()
         if self.watched:
@@ -267,13 +266,13 @@ class Execution:
 
     # --- settling ---------------------------------------------------------------------------------
 
-    async def _settle(self, batch: list[Completion]) -> list[Event]:
-        """Settle completions one by one, commit them together, and give their events.
+    async def _settle(self, batch: list[Completion]) -> list[Walk]:
+        """Settle completions one by one, commit them together, and give what followed each.
 
         Each is atomic: what it raises belongs to the step that ended and is taken back, and those
         that were settled before it are committed first.
         """
-        change, events = Change(), list[Event]()
+        change, walks = Change(), list[Walk]()
         failed: tuple[Completion, BaseException] | None = None
         last: Completion | None = None
         stopped: dict[str, asyncio.Task[None]] = {}
@@ -288,13 +287,12 @@ class Execution:
                 break
             last = done
             self._collect(change, walk)
-            events += task_events(self._plan, walk)
+            walks.append(walk)
             for gone in walk.cancelled:
                 if gone.id in self._running:
                     stopped[gone.id] = self._running.pop(gone.id)
             if walk.output is not None:
                 self._end(change, walk)
-                events += ended_events(walk, self._frontier.next_task)
                 stopped.update(self._running)
                 self._running.clear()
                 break
@@ -310,9 +308,9 @@ class Execution:
         if not self._running:
             self._journal.step_ends()
         if cancelled is not None:
-            self.unseen = events
+            self.unseen = walks
             raise cancelled
-        return events
+        return walks
 
     def _settle_one(self, done: Completion) -> Walk | Exception:
         """Settle one completion in memory; gives what it raised, everything taken back."""

@@ -206,7 +206,7 @@ class Frontier:
 
         What fires may complete others, or bring a buffer that has fired back: fire, then go on.
         """
-        while True:
+        while self.buffers:
             ready = [key for key in self._candidates() if self._is_complete(key)]
             if not ready:
                 return

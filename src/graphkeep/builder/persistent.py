@@ -15,7 +15,7 @@ from typing_extensions import TypeVar
 from ..errors import RunExistsError, RunNotFoundError
 from ..handle import Handle
 from ..stores.memory import MemoryStore
-from .events import Event, graph_tasks
+from .events import Event, events_of, graph_tasks
 from .executor import Execution
 from .loading import load, start
 from .plan import Plan
@@ -305,7 +305,8 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
             if self._execution.ended and not self._execution.unseen:
                 self._events.append(EndMarker(self._execution.output))
                 break
-            self._events.extend(await self._execution.advance())
+            for walk in await self._execution.advance():
+                self._events += events_of(self._plan, walk)
         self._last = self._events.popleft()
         return self._last
 

@@ -157,13 +157,12 @@ class StateKeeper:
         """Take the live state as it is now; gives whether it differs from what was settled
         before.
         """
+        before = self._document.state if self._settled is None else self._settled
         encoded = self._codec.encode(self.live, previous=self._document.state, seen=self._seen)
-        if self._settled is None and self._document.has_state(encoded.parts):
+        changed = _changed(before, encoded.parts)
+        if not (changed or _in_another_order(before, encoded.parts)):
             return False
-        if self._settled is not None and encoded.parts == self._settled:
-            return False
-        for name in _changed(self._current(), encoded.parts):
-            self._writers[name] = step
+        self._writers.update(dict.fromkeys(changed, step))
         self._settled, self._settled_seen = encoded.parts, encoded.seen
         return True
 
@@ -206,11 +205,16 @@ class StateKeeper:
         state = cast('dict[str, Part]', self._document.state)
         return {name: self._seen.tail(name) or bytes(part) for name, part in state.items()}
 
-    def _current(self) -> bytes | Mapping[str, Part | Tail]:
-        state = self._document.state
-        if self._settled is not None:
-            return _resolved(state, self._settled)
-        return bytes(state) if not isinstance(state, dict) else state
+    def _current(self) -> Part | Mapping[str, Part | Tail]:
+        """The state as it is settled now; a tail is there only for a list that has grown."""
+        state, settled = self._document.state, self._settled
+        if not isinstance(settled, dict):
+            return state if settled is None else settled
+        old: Mapping[str, Part] = state if isinstance(state, dict) else {}
+        return {
+            name: old[name] if isinstance(part, Tail) and not part.count else part
+            for name, part in settled.items()
+        }
 
 
 def assume(keeper: StateKeeper, value: Any) -> None:
@@ -265,36 +269,35 @@ def _frozen(state: Part | Mapping[str, Part]) -> bytes | dict[str, bytes]:
 
 
 def _changed(
-    base: bytes | Mapping[str, Part | Tail], new: bytes | Mapping[str, Part | Tail]
+    base: Part | Mapping[str, Part | Tail], new: Part | Mapping[str, Part | Tail]
 ) -> set[str]:
     """The top-level keys that differ; `{''}` for a state that is no object."""
     if not isinstance(base, Mapping) or not isinstance(new, Mapping):
         return set() if base == new else {''}
-    changed = {key for key in base if key not in new}
+    changed = base.keys() - new.keys()
     for key, part in new.items():
-        if part.count if isinstance(part, Tail) else part != base.get(key):
+        was = base.get(key)
+        grown = isinstance(part, Tail) and not isinstance(was, Tail)
+        if part.count if grown else part != was:
             changed.add(key)
     return changed
 
 
-def _resolved(
-    state: Part | Mapping[str, Part], settled: bytes | Mapping[str, bytes | Tail]
-) -> bytes | Mapping[str, Part | Tail]:
+def _in_another_order(one: Part | Mapping[str, Any], other: Part | Mapping[str, Any]) -> bool:
+    return isinstance(one, Mapping) and isinstance(other, Mapping) and list(one) != list(other)
+
+
+def _whole(
+    state: Part | dict[str, Part], settled: bytes | dict[str, bytes | Tail] | None
+) -> Part | Mapping[str, Part]:
     """A settled state with its tails put on what is committed."""
-    if not isinstance(settled, Mapping):
-        return settled
-    old: Mapping[str, Part] = state if isinstance(state, Mapping) else {}
-    return {key: _grown(old.get(key), part) for key, part in settled.items()}
+    if not isinstance(settled, dict):
+        return state if settled is None else settled
+    old: Mapping[str, Part] = state if isinstance(state, dict) else {}
+    return {key: _grown(old.get(key, b'[]'), part) for key, part in settled.items()}
 
 
-def _grown(old: Part | None, part: bytes | Tail) -> Part:
+def _grown(old: Part, part: bytes | Tail) -> Part:
     if not isinstance(part, Tail):
         return part
-    if not part.count and old is not None:
-        return old
-    was = b'[]' if old is None else old
-    return b''.join((memoryview(was)[: -len(part.end)], added(was, part), part.end))
-
-
-def _whole(state: Part | dict[str, Part], settled: bytes | dict[str, bytes | Tail] | None) -> Any:
-    return state if settled is None else _resolved(state, settled)
+    return b''.join((memoryview(old)[: -len(part.end)], added(old, part), part.end))

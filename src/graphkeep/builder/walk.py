@@ -48,6 +48,11 @@ class Walk:
         self.end: Any = None
         """The output itself."""
 
+    @property
+    def next_task(self) -> int:
+        """The number that the next task would have."""
+        return self._frontier.next_task
+
     def follow(self, node_id: str, output: Any, forks: Forks) -> None:
         """Go on from the end of a step (or from the start) with its output, then fire joins."""
         node = self._graph.nodes[cast('Any', node_id)]
