@@ -1,27 +1,22 @@
-"""Graphs made from a small grammar, and what an interpreter of the same grammar says of them.
+"""A small grammar of graphs, and what an interpreter of the same grammar says of each.
 
 Upstream's runner is no oracle: it disagrees with itself on some graphs (two joins that wait for
 each other's buffers, a join behind a slow sibling). The interpreter is: it follows the structure
-and knows neither forks nor buffers.
+and knows neither forks nor buffers. `drawing` makes the graphs.
 
-A graph computes on integers. Every step adds to a counter of its own in the state, which parallel
-steps share by `merge.add`.
+A graph computes on integers. What changes the state does so under a name of its own, which parallel
+steps share by the rules of merging.
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from hypothesis import strategies as st
-from pydantic_graph import GraphBuilder, StepContext, reduce_list_append, reduce_sum
-from pydantic_graph.graph_builder import Graph
 
-import graphkeep
-from graphkeep import merge
+from graphkeep import AppendOnly, merge
 
 
 @dataclass
@@ -31,9 +26,24 @@ class Tally:
     hits: dict[str, Annotated[int, merge.add]] = field(default_factory=dict)
     total: Annotated[int, merge.add] = 0
     seen: set[str] = field(default_factory=set)
+    begun: list[str] = field(default_factory=list)
+    """Written before a step waits; a list, to which several may add at a time."""
+    trail: Annotated[list[str], AppendOnly] = field(default_factory=list)
+
+    def begin(self, name: str) -> None:
+        self.begun.append(name)
+
+    def end(self, name: str, value: int) -> None:
+        self.hits[name] = self.hits.get(name, 0) + 1
+        self.total += value
+        self.seen.add(name)
+        self.trail.append(name)
 
 
 # --- the grammar ----------------------------------------------------------------------------------
+
+Joining = Literal['sum', 'list', 'context']
+"""The reducer of a join: of numbers, of a list, or one that changes the state."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,8 @@ class Work:
     factor: int
     counts: bool
     turns: int
+    node: bool = False
+    """It is a `BaseNode`, which hands over to a step."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +62,28 @@ class Both:
     """A broadcast: every branch gets the value, a join adds their results up."""
 
     branches: tuple[Shape, ...]
+    joining: Joining
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A broadcast with two joins: the first one's sum goes on to the second."""
+
+    early: tuple[Shape, ...]
+    between: Shape
+    late: tuple[Shape, ...]
+    joining: tuple[Joining, Joining]
 
 
 @dataclass(frozen=True)
 class Each:
-    """A map over `range(x % most)`: a body for each item, and a join of all results."""
+    """A map over `x % (most + 1)` items: a body for each, and a join of all results."""
 
     most: int
     body: Shape
+    joining: Joining
+    streams: bool
+    """The items come one by one."""
 
 
 @dataclass(frozen=True)
@@ -70,241 +96,180 @@ class Choice:
 
 @dataclass(frozen=True)
 class Until:
-    """A loop: a step is repeated until the value divides."""
+    """A loop: a body is repeated, and a step that adds 1, until the value divides."""
 
     divisor: int
+    body: Shape | None
     counts: bool
 
 
 @dataclass(frozen=True)
 class Then:
-    """One after the other."""
+    """One after the other; on the way a transform may change the state."""
 
     parts: tuple[Shape, ...]
+    marks: bool
 
 
-Shape = Work | Both | Each | Choice | Until | Then
+Shape = Work | Both | Staged | Each | Choice | Until | Then
 
-_works = st.builds(Work, st.integers(1, 3), st.booleans(), st.integers(0, 3))
-_loops = st.builds(Until, st.integers(2, 4), st.booleans())
+_works = st.builds(Work, st.integers(1, 3), st.booleans(), st.integers(0, 3), st.booleans())
+_loops = st.builds(Until, st.integers(2, 4), st.none(), st.booleans())
+_joining = st.sampled_from(Joining.__args__)
 
 
 def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(inner, min_size=1, max_size=3).map(tuple)
+    several = st.lists(inner, min_size=2, max_size=3).map(tuple)
     return st.one_of(
-        st.builds(Both, st.lists(inner, min_size=2, max_size=3).map(tuple)),
-        st.builds(Each, st.integers(1, 4), inner),
+        st.builds(Both, several, _joining),
+        st.builds(Each, st.integers(1, 4), inner, _joining, st.booleans()),
         st.builds(Choice, inner, inner),
-        st.builds(Then, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+        st.builds(Then, some, st.booleans()),
+        st.builds(Until, st.integers(2, 3), inner, st.booleans()),
+        st.builds(Staged, several, inner, some, st.tuples(_joining, _joining)),
     )
 
 
 shapes = st.recursive(_works | _loops, _nested, max_leaves=7)
 
 
+def joins_deep(shape: Shape) -> int:
+    """How many joins of a shape wait for one another, at most."""
+    inside = max((joins_deep(part) for part in _parts(shape)), default=0)
+    if isinstance(shape, Staged):
+        return inside + 2
+    return inside + isinstance(shape, Both | Each)
+
+
+def is_staged(shape: Shape) -> bool:
+    """Whether anywhere in it two joins are of the same fork."""
+    return isinstance(shape, Staged) or any(is_staged(part) for part in _parts(shape))
+
+
+def _parts(shape: Shape) -> list[Shape]:
+    match shape:
+        case Both(branches):
+            return [*branches]
+        case Staged(early, between, late):
+            return [*early, between, *late]
+        case Choice(even, odd):
+            return [even, odd]
+        case Then(parts):
+            return [*parts]
+        case Each(_, body) | Until(_, body):
+            return [] if body is None else [body]
+        case Work():
+            return []
+
+
 # --- the interpreter ------------------------------------------------------------------------------
+
+
+class TooLongError(Exception):
+    """A run of this shape would not end, or not soon."""
 
 
 @dataclass
 class Expected:
     """What an undisturbed run gives."""
 
-    output: int
-    hits: Counter[str]
-    runs: Counter[str]
-    total: int
+    output: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    runs: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+
+    def check(self, output: int, state: Tally) -> None:
+        """Whether a run gave just that."""
+        assert output == self.output
+        assert Counter(state.hits) == self.hits
+        assert state.total == self.total
+        assert state.seen == set(self.hits)
+        assert Counter(state.begun) == self.hits
+        assert Counter(state.trail) == self.hits
 
 
-def interpret(shape: Shape, value: int) -> Expected:
-    expected = Expected(0, Counter(), Counter(), 0)
-    expected.output = _interpret(shape, value, '', expected)
-    return expected
+def interpret(shape: Shape, value: int, *, longest: int = 120) -> Expected:
+    """What a run of this shape gives.
+
+    Args:
+        shape: Its shape.
+        value: Its inputs.
+        longest: Most steps that may run.
+
+    Raises:
+        TooLongError: More would run.
+    """
+    interpreter = _Interpreter(longest)
+    interpreter.expected.output = interpreter.run(shape, value, '')
+    return interpreter.expected
 
 
-def _ran(name: str, value: int, *, counts: bool, expected: Expected) -> None:
-    expected.runs[name] += 1
-    if counts:
-        expected.hits[name] += 1
-        expected.total += value
+class _Interpreter:
+    def __init__(self, longest: int) -> None:
+        self.expected = Expected()
+        self._left = longest
+
+    def run(self, shape: Shape, value: int, at: str) -> int:
+        match shape:
+            case Work(factor, counts):
+                self._ran(f'w{at}', value, counts=counts)
+                return small(value * factor + 1)
+            case Until(divisor, body, counts):
+                while True:
+                    if body is not None:
+                        value = self.run(body, value, f'{at}_b')
+                    self._ran(f'u{at}', value, counts=counts)
+                    value += 1
+                    if value % divisor == 0:
+                        return value
+            case Then(parts, marks):
+                for number, part in enumerate(parts):
+                    if number and marks:
+                        self._changed(f't{at}', value)
+                    value = self.run(part, value, f'{at}_{number}')
+                return value
+            case Choice(even, odd):
+                chosen, side = (even, 'e') if value % 2 == 0 else (odd, 'o')
+                return self.run(chosen, value, f'{at}_{side}')
+            case Both(branches, joining):
+                results = [self.run(b, value, f'{at}_{n}') for n, b in enumerate(branches)]
+                return self._joined(f'j{at}', joining, results)
+            case Staged(early, between, late, (first, second)):
+                results = [self.run(e, value, f'{at}_f{n}') for n, e in enumerate(early)]
+                early_sum = self._joined(f'j{at}f', first, results)
+                results = [self.run(s, value, f'{at}_s{n}') for n, s in enumerate(late)]
+                results.append(self.run(between, early_sum, f'{at}_m'))
+                return self._joined(f'j{at}s', second, results)
+            case Each(most, body, joining, streams):
+                if streams:
+                    self._ran(f'm{at}', value, counts=True)
+                results = [self.run(body, item, f'{at}_b') for item in items(value, most)]
+                return self._joined(f'j{at}', joining, results)
+
+    def _ran(self, name: str, value: int, *, counts: bool) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooLongError
+        self.expected.runs[name] += 1
+        if counts:
+            self._changed(name, value)
+
+    def _changed(self, name: str, value: int) -> None:
+        self.expected.hits[name] += 1
+        self.expected.total += value
+
+    def _joined(self, name: str, joining: Joining, results: list[int]) -> int:
+        if joining == 'context':
+            for result in results:
+                self._changed(name, result)
+        return small(sum(results))
 
 
-def _interpret(shape: Shape, value: int, at: str, expected: Expected) -> int:
-    match shape:
-        case Work(factor, counts, _):
-            _ran(f'w{at}', value, counts=counts, expected=expected)
-            return _small(value * factor + 1)
-        case Until(divisor, counts):
-            while True:
-                _ran(f'u{at}', value, counts=counts, expected=expected)
-                value += 1
-                if value % divisor == 0:
-                    return value
-        case Then(parts):
-            for number, part in enumerate(parts):
-                value = _interpret(part, value, f'{at}_{number}', expected)
-            return value
-        case Choice(even, odd):
-            chosen, side = (even, 'e') if value % 2 == 0 else (odd, 'o')
-            return _interpret(chosen, value, f'{at}_{side}', expected)
-        case Both(branches):
-            return _small(
-                sum(
-                    _interpret(branch, value, f'{at}_{number}', expected)
-                    for number, branch in enumerate(branches)
-                )
-            )
-        case Each(most, body):
-            return _small(
-                sum(_interpret(body, item, f'{at}_b', expected) for item in _items(value, most))
-            )
-
-
-def _small(value: int) -> int:
+def small(value: int) -> int:
     return value % 997
 
 
-def _items(value: int, most: int) -> list[int]:
+def items(value: int, most: int) -> list[int]:
+    """What a map is over."""
     return list(range(value, value + value % (most + 1)))
-
-
-# --- the graph ------------------------------------------------------------------------------------
-
-
-class Deps:
-    """Which steps ran, and how often: outside of the state, where a crash takes nothing back."""
-
-    def __init__(self, *, kept: bool = True) -> None:
-        self.kept = kept
-        self.runs: Counter[str] = Counter()
-        self.tasks: list[str] = []
-        """The tasks that began, by number, in order."""
-
-
-class _Drawing:
-    def __init__(self) -> None:
-        self.builder: Any = GraphBuilder(
-            state_type=Tally, deps_type=Deps, input_type=int, output_type=int
-        )
-        self._joins = itertools.count()
-
-    def step(self, name: str, *, counts: bool, turns: int, function: Any) -> Any:
-        async def run(ctx: StepContext[Tally, Deps, int]) -> int:
-            ctx.deps.runs[name] += 1
-            if ctx.deps.kept:
-                ctx.deps.tasks.append(graphkeep.current_task().key.rpartition('/')[2])
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            if counts:
-                state = ctx.state
-                state.hits[name] = state.hits.get(name, 0) + 1
-                state.total += ctx.inputs
-                state.seen.add(name)
-            return function(ctx.inputs)
-
-        return self.builder.step(run, node_id=name)
-
-    def plain(self, name: str, function: Any, returns: Any = int) -> Any:
-        """A step that is no work: it neither counts nor waits."""
-
-        async def run(ctx: StepContext[Tally, Deps, int]) -> Any:
-            return function(ctx.inputs)
-
-        run.__annotations__['return'] = returns
-        return self.builder.step(run, node_id=name)
-
-    def draw(self, shape: Shape, at: str) -> tuple[Any, Any]:
-        """Add a shape to the graph; gives where it is entered, and where it is left."""
-        g = self.builder
-        match shape:
-            case Work(factor, counts, turns):
-                step = self.step(
-                    f'w{at}',
-                    counts=counts,
-                    turns=turns,
-                    function=lambda x: _small(x * factor + 1),
-                )
-                return step, step
-            case Until(divisor, counts):
-                step = self.step(f'u{at}', counts=counts, turns=0, function=lambda x: x + 1)
-                done = self.plain(f'u{at}_done', lambda x: x)
-                again = g.match(int, matches=lambda x: x % divisor != 0).to(step)
-                decision = g.decision(node_id=f'u{at}_more').branch(again)
-                g.add(g.edge_from(step).to(decision.branch(g.match(int).to(done))))
-                return step, done
-            case Then(parts):
-                ends = [self.draw(part, f'{at}_{n}') for n, part in enumerate(parts)]
-                for (_, left), (entered, _) in itertools.pairwise(ends):
-                    g.add(g.edge_from(left).to(entered))
-                return ends[0][0], ends[-1][1]
-            case Choice(even, odd):
-                ask = self.plain(f'c{at}', lambda x: x)
-                done = self.plain(f'c{at}_done', lambda x: x)
-                sides = [self.draw(even, f'{at}_e'), self.draw(odd, f'{at}_o')]
-                decision = (
-                    g.decision(node_id=f'c{at}_which')
-                    .branch(g.match(int, matches=lambda x: x % 2 == 0).to(sides[0][0]))
-                    .branch(g.match(int).to(sides[1][0]))
-                )
-                g.add(g.edge_from(ask).to(decision))
-                g.add(*(g.edge_from(left).to(done) for _, left in sides))
-                return ask, done
-            case Both(branches):
-                ask = self.plain(f'f{at}', lambda x: x)
-                drawn = [self.draw(branch, f'{at}_{n}') for n, branch in enumerate(branches)]
-                done = self._joined(at, [left for _, left in drawn])
-                g.add(
-                    g.edge_from(ask).broadcast(
-                        lambda b: [b.to(entered) for entered, _ in drawn], fork_id=f'fork{at}'
-                    )
-                )
-                return ask, done
-            case Each(most, body):
-                ask = self.plain(f'm{at}', lambda x: _items(x, most), list[int])
-                entered, left = self.draw(body, f'{at}_b')
-                join, done = self._join(at)
-                g.add(
-                    g.edge_from(ask)
-                    .map(fork_id=f'fork{at}', downstream_join_id=join.id)
-                    .to(entered)
-                )
-                g.add(g.edge_from(left).to(join))
-                return ask, done
-
-    def _joined(self, at: str, lefts: list[Any]) -> Any:
-        join, done = self._join(at)
-        self.builder.add(*(self.builder.edge_from(left).to(join) for left in lefts))
-        return done
-
-    def _join(self, at: str) -> tuple[Any, Any]:
-        g, number = self.builder, next(self._joins)
-        if number % 2:
-            join = g.join(
-                reduce_sum,
-                initial_factory=int,
-                node_id=f'j{at}',
-                parent_fork_id=f'fork{at}',
-            )
-            done = self.plain(f'j{at}_done', _small)
-        else:
-            join = g.join(
-                reduce_list_append,
-                initial_factory=list[int],
-                node_id=f'j{at}',
-                parent_fork_id=f'fork{at}',
-            )
-
-            async def run(ctx: StepContext[Tally, Deps, list[int]]) -> int:
-                return _small(sum(ctx.inputs))
-
-            done = g.step(run, node_id=f'j{at}_done')
-        g.add(g.edge_from(join).to(done))
-        return join, done
-
-
-def build(shape: Shape) -> Graph[Tally, Deps, int, int]:
-    drawing = _Drawing()
-    g = drawing.builder
-    entered, left = drawing.draw(shape, '')
-    g.add(g.edge_from(g.start_node).to(entered), g.edge_from(left).to(g.end_node))
-    graph = g.build()
-    graph.auto_instrument = False
-    return graph
