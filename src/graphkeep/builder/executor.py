@@ -296,7 +296,7 @@ class Execution:
                 stopped.update(self._running)
                 self._running.clear()
                 break
-        cancelled = await _stop(stopped)
+        cancelled = await _stop(stopped) if stopped else None
         if last is not None:
             status = 'done' if self.ended else 'running'
             cancelled = await self._commit(change, last, status=status) or cancelled

@@ -288,6 +288,8 @@ class Frontier:
                 del self._streams[task.stream_run]
 
     def _count(self, forks: Forks, node: str, by: int) -> None:
+        if not self._structure.parent_fork:
+            return  # without joins, nothing ever waits for a fork run
         for run in {item.run for item in forks}:
             left = self._left.setdefault(run, {})
             count = left.get(node, 0) + by

@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -55,9 +55,9 @@ class StepPlan:
         """Inputs from JSON: detached from every other object."""
         return self._codec.decode(inputs)
 
-    async def call(self, contexts: Contexts, inputs: Any) -> Any:
+    def call(self, contexts: Contexts, inputs: Any) -> Awaitable[Any]:
         """Run the step once."""
-        return await self.step.call(contexts.step(inputs))
+        return self.step.call(contexts.step(inputs))
 
 
 class NodeStepPlan(StepPlan):
@@ -76,9 +76,9 @@ class NodeStepPlan(StepPlan):
         """A new node."""
         return self._nodes.decode(self.step.id, inputs)
 
-    async def call(self, contexts: Contexts, inputs: Any) -> Any:
+    def call(self, contexts: Contexts, inputs: Any) -> Awaitable[Any]:
         """Run the node once: upstream's own call would read the state first."""
-        return await cast('BaseNode[Any, Any, Any]', inputs).run(contexts.node())
+        return cast('BaseNode[Any, Any, Any]', inputs).run(contexts.node())
 
 
 class JoinPlan:
@@ -217,7 +217,7 @@ class Plan:
     def span(self, step: StepPlan) -> AbstractContextManager[Any]:
         """The span of a step's run, named as upstream names it."""
         if not self.graph.auto_instrument or not _has_logfire():
-            return nullcontext()
+            return _NO_SPAN
         node = step.step
         return _utils.logfire_span(f'run node {node.id}', node_id=node.id, node=node)
 
@@ -341,6 +341,9 @@ _STREAMS = (
     'A stream may go only straight from its step to a map: g.edge_from(stream).map().to(…), '
     'without a transform, a decision or a broadcast between. Return a list otherwise.'
 )
+
+
+_NO_SPAN = nullcontext()
 
 
 def _has_logfire() -> bool:

@@ -272,7 +272,7 @@ def _changed(
     base: Part | Mapping[str, Part | Tail], new: Part | Mapping[str, Part | Tail]
 ) -> set[str]:
     """The top-level keys that differ; `{''}` for a state that is no object."""
-    if not isinstance(base, Mapping) or not isinstance(new, Mapping):
+    if isinstance(base, (bytes, bytearray)) or isinstance(new, (bytes, bytearray)):
         return set() if base == new else {''}
     changed = base.keys() - new.keys()
     for key, part in new.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -42,8 +42,7 @@ class Seen:
 _NOTHING_SEEN = Seen()
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """What `Codec.encode` returns."""
 
     parts: bytes | dict[str, bytes | Tail]
@@ -165,7 +164,7 @@ class Codec(Generic[T]):
     def _dump_whole(self, value: T, previous: Parts | None, *, everything: bool) -> bytes:
         plan = self._plan
         data = dumped(plan.coder, value, self.path)
-        before = joined(previous) if isinstance(previous, Mapping) else previous
+        before = None if previous is None else text_of(previous)
         if everything or plan.hides or (data != before and not plan.certain(value)):
             plan.coder.prove(value, data, self.path)
         return data
@@ -180,7 +179,9 @@ class Codec(Generic[T]):
         everything: bool,
     ) -> Encoded:
         plan = self._plan
-        old = cast('Mapping[str, Part]', previous if isinstance(previous, Mapping) else {})
+        old: Mapping[str, Part] = {}
+        if previous is not None and not isinstance(previous, (bytes, bytearray)):
+            old = previous
         parts: dict[str, bytes | Tail] = {}
         lists: dict[str, Listed] = {}
         changed = everything
@@ -270,7 +271,7 @@ class Codec(Generic[T]):
         Raises:
             CodecError: It does not fit the declared type; `path` says where.
         """
-        data = joined(parts) if isinstance(parts, Mapping) else parts
+        data = parts if isinstance(parts, (bytes, bytearray)) else joined(parts)
         try:
             return self._plan.coder.load(data)
         except (ValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
