@@ -340,6 +340,7 @@ class Execution:
             self._frontier.undo()
             keeper.restore(mark)
             return e
+        done.value = None  # thousands may end together: what they gave is encoded now
         return walk
 
     def _collect(self, change: Change, walk: Walk) -> None:
