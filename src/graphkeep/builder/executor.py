@@ -27,7 +27,7 @@ from .frontier import Buffer, Frontier, JoinKey
 from .plan import Plan
 from .state import StateKeeper
 from .stored import encode_buffer, join_name, new_items
-from .walk import Walk
+from .walk import Walk, is_stream
 
 __all__ = ('Execution',)
 
@@ -171,7 +171,7 @@ class Execution:
         done.begins()
         try:
             done.value = await in_context(copy_context(), self._call(done, self._scope(task)))
-            if isinstance(done.value, AsyncIterable):
+            if is_stream(done.value):
                 raise self._plan.misplaced_stream(task.node)
         except Exception as e:  # noqa: BLE001 - settled as the step's error
             done.error = e
@@ -189,10 +189,10 @@ class Execution:
         try:
             scope = self._scope(task)
             value = done.value = await self._call(done, scope)
-            if isinstance(value, AsyncIterable):
+            if is_stream(value):
                 # The body of a stream runs here, and not in the call that made it.
                 with scope:
-                    await self._stream(done, cast('AsyncIterable[Any]', value))
+                    await self._stream(done, value)
                 done.streamed = True
         except asyncio.CancelledError as e:
             if task.id not in self._running:
@@ -318,8 +318,7 @@ class Execution:
         mark = keeper.mark()
         self._frontier.begin()
         # What runs in a settlement works on the live state, which is settled at its end.
-        live = StepState(keeper, alone=True)
-        live.touched = done.state.touched and done.state.alone
+        live = done.state if done.state.alone else StepState(keeper, alone=True)
         contexts = Contexts(live, self._deps)
         walk = Walk(self._plan, self._frontier, contexts, born=self._journal.epoch)
         try:

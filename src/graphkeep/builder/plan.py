@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -145,6 +145,10 @@ class Plan:
             UnstorableTypeError: A step, a join, the state or the output cannot be stored; names it.
         """
         self.graph = graph
+        self.nodes = cast('Mapping[str, Any]', graph.nodes)
+        """The graph's nodes by id."""
+        self.edges = cast('Mapping[str, Sequence[Path]]', graph.edges_by_source)
+        """The paths that leave each node."""
         self.aliases = dict(aliases)
         self._verify = verify
         self._namespace = namespace
@@ -236,7 +240,7 @@ class Plan:
         before.
         """
         names = tuple(item.fork for item in forks[1:])
-        if any(not isinstance(self.graph.nodes.get(cast('Any', n)), Fork) for n in names):
+        if any(not isinstance(self.nodes.get(n), Fork) for n in names):
             return False
         renamed = {new: old for old, new in self.aliases.items()}
         return fingerprint is None or fingerprint in (
@@ -282,11 +286,11 @@ class Plan:
         return StepPlan(step, codec, self._stream_fork(step))
 
     def _stream_fork(self, step: Step[Any, Any, Any, Any]) -> Fork[Any, Any] | None:
-        paths = self.graph.edges_by_source.get(step.id, [])
+        paths = self.edges.get(step.id, ())
         if len(paths) == 1 and paths[0].items:
             item = next((i for i in paths[0].items if not _is_label(i)), None)
             if isinstance(item, DestinationMarker):
-                node: Any = self.graph.nodes[item.destination_id]
+                node: Any = self.nodes[item.destination_id]
                 if isinstance(node, Fork) and cast('Fork[Any, Any]', node).is_map:
                     return cast('Fork[Any, Any]', node)
         return None
@@ -328,10 +332,10 @@ class Plan:
     ) -> None:
         for what, given, kind in (('types', types, Step), ('joins', joins, Join)):
             for name in given:
-                if not isinstance(self.graph.nodes.get(cast('Any', name)), kind):
+                if not isinstance(self.nodes.get(name), kind):
                     raise ValueError(f'persist({what}=…) names {name!r}, which is not in the graph')
         for old, new in aliases.items():
-            if cast('Any', new) not in self.graph.nodes:
+            if new not in self.nodes:
                 raise ValueError(
                     f'persist(aliases=…) maps {old!r} to {new!r}, which is not in the graph'
                 )

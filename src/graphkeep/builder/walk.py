@@ -17,17 +17,23 @@ from pydantic_graph.node import EndNode, Fork
 from pydantic_graph.paths import DestinationMarker, LabelMarker, Path, TransformMarker
 from pydantic_graph.step import NodeStep, Step, StepNode
 from pydantic_graph.util import unpack_type_expression
+from typing_extensions import TypeIs
 
 from ..tasks import ForkItem, Forks, Task
 from .contexts import Contexts
 from .frontier import Buffer, Frontier, JoinKey
 from .plan import Plan
 
-__all__ = ('Walk',)
+__all__ = ('Walk', 'is_stream')
 
 
 class _Ended(BaseException):
     """The walk has reached the end of the graph: nothing after it counts."""
+
+
+def is_stream(value: object) -> TypeIs[AsyncIterable[Any]]:
+    """Whether a value is an async iterable: every step's is looked at, so no ABC is asked."""
+    return hasattr(type(value), '__aiter__')
 
 
 class Walk:
@@ -35,7 +41,6 @@ class Walk:
 
     def __init__(self, plan: Plan, frontier: Frontier, contexts: Contexts, *, born: int) -> None:
         self._plan = plan
-        self._graph = plan.graph
         self._frontier = frontier
         self._contexts = contexts
         self._born = born
@@ -55,7 +60,7 @@ class Walk:
 
     def follow(self, node_id: str, output: Any, forks: Forks) -> None:
         """Go on from the end of a step (or from the start) with its output, then fire joins."""
-        node = self._graph.nodes[cast('Any', node_id)]
+        node = self._plan.nodes[node_id]
         try:
             if isinstance(node, NodeStep):
                 self._hand_over(output, forks)
@@ -109,7 +114,7 @@ class Walk:
 
     def _leave(self, node_id: str, value: Any, forks: Forks) -> None:
         """Go along the one edge behind a step, a join or a branch."""
-        (path,) = self._graph.edges_by_source[cast('Any', node_id)]
+        (path,) = self._plan.edges[node_id]
         self._along(path, value, forks)
 
     def _along(self, path: Path, value: Any, forks: Forks) -> None:
@@ -123,7 +128,7 @@ class Walk:
                 raise TypeError(f'unexpected {item!r} in a built graph')
 
     def _arrive(self, node_id: str, value: Any, forks: Forks) -> None:
-        node: Any = self._graph.nodes[cast('Any', node_id)]
+        node = self._plan.nodes[node_id]
         if isinstance(node, Step):
             self._add(node_id, value, forks)
         elif isinstance(node, Join):
@@ -178,12 +183,12 @@ class Walk:
 
     def _fork(self, fork: Fork[Any, Any], value: Any, forks: Forks) -> None:
         run = self._frontier.new_fork_run()
-        paths = self._graph.edges_by_source[fork.id]
+        paths = self._plan.edges[fork.id]
         if not fork.is_map:
             for branch, path in enumerate(paths):
                 self._along(path, value, (*forks, ForkItem(fork.id, run, branch)))
             return
-        if isinstance(value, AsyncIterable):
+        if is_stream(value):
             raise self._plan.misplaced_stream(fork.id)
         if not isinstance(value, Iterable):
             raise RuntimeError(f'Cannot map non-iterable value: {value!r}')

@@ -7,7 +7,7 @@ back with the same classes and contents. False means: load it and look.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -98,7 +98,7 @@ class _Compiler:
         return lambda value: value is None
 
     def _bool(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
-        return _of_class(bool) if _free(schema) else never
+        return _OfClass(bool) if _free(schema) else never
 
     def _int(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
         return _is_int if _free(schema) else never
@@ -109,23 +109,23 @@ class _Compiler:
         return _is_number if config.get('allow_inf_nan', True) else _is_finite_number
 
     def _str(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
-        return _of_class(str) if _free(schema) and not _TEXT_SETTINGS & config.keys() else never
+        return _OfClass(str) if _free(schema) and not _TEXT_SETTINGS & config.keys() else never
 
     def _bytes(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
-        return _of_class(bytes) if _free(schema) else never
+        return _OfClass(bytes) if _free(schema) else never
 
     def _date(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
-        return _of_class(date) if _free(schema) else never
+        return _OfClass(date) if _free(schema) else never
 
     def _datetime(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
         free = _free(schema, 'microseconds_precision') and 'val_temporal_unit' not in config
         return _is_datetime if free else never
 
     def _timedelta(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
-        return _of_class(timedelta) if _free(schema, 'microseconds_precision') else never
+        return _OfClass(timedelta) if _free(schema, 'microseconds_precision') else never
 
     def _uuid(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
-        return _of_class(uuid.UUID) if _free(schema) else never
+        return _OfClass(uuid.UUID) if _free(schema) else never
 
     def _decimal(self, schema: Schema, config: Mapping[str, Any]) -> Certain:
         return _is_finite_decimal if _free(schema) else never
@@ -146,7 +146,7 @@ class _Compiler:
         values: list[Any] = [member.value for member in cast('list[Enum]', schema['members'])]
         if _only_class(values) not in (str, int) or 'missing' in schema:
             return never
-        return _of_class(cls)
+        return _OfClass(cls)
 
     # Wrappers
 
@@ -216,14 +216,14 @@ class _Compiler:
         keys = schema.get('keys_schema', {'type': 'any'})
         if not _free(schema, 'keys_schema', 'values_schema') or keys['type'] not in ('str', 'int'):
             return never
-        key = self.compile(keys, config)
-        item = self.compile(schema.get('values_schema', {'type': 'any'}), config)
+        every_key = _all(self.compile(keys, config))
+        every_item = _all(self.compile(schema.get('values_schema', {'type': 'any'}), config))
 
         def certain(value: Any) -> bool:
             if type(value) is not dict:
                 return False
             held = cast('dict[Any, Any]', value)
-            return all(map(key, held)) and all(map(item, held.values()))
+            return every_key(held) and every_item(held.values())
 
         return certain
 
@@ -352,8 +352,16 @@ def _only_class(values: list[Any]) -> type[Any] | None:
     return classes.pop() if len(classes) == 1 else None
 
 
-def _of_class(cls: type) -> Certain:
-    return lambda value: type(value) is cls
+class _OfClass:
+    """Whether a value is of exactly one class."""
+
+    __slots__ = ('only',)
+
+    def __init__(self, cls: type) -> None:
+        self.only = frozenset((cls,))
+
+    def __call__(self, value: Any) -> bool:
+        return type(value) in self.only
 
 
 def _is_int(value: Any) -> bool:
@@ -404,7 +412,16 @@ def _is_natural(value: Any, depth: int = 0) -> bool:
 
 
 def _every(cls: type, item: Certain) -> Certain:
-    return lambda value: type(value) is cls and all(map(item, value))
+    every = _all(item)
+    return lambda value: type(value) is cls and every(value)
+
+
+def _all(item: Certain) -> Callable[[Iterable[Any]], bool]:
+    """The predicate of many values; of one class, at the speed of C."""
+    if isinstance(item, _OfClass):
+        only = item.only
+        return lambda values: only.issuperset(map(type, values))
+    return lambda values: all(map(item, values))
 
 
 def _tagged(inner: Certain, discriminator: str, tag: Any, schema: Schema) -> Certain:

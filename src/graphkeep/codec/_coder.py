@@ -19,6 +19,8 @@ __all__ = ('Coder',)
 
 _REPLACED = '\ufffd'.encode() * 3
 """What pydantic makes of a lone surrogate in a dictionary key, without a word."""
+_RARE = _REPLACED[:1]
+"""One byte is looked for many times faster than nine."""
 
 _BATCH = 1 << 20
 """Elements are loaded back in batches of about this many bytes, to keep the peak of memory low."""
@@ -82,7 +84,7 @@ class Coder:
             if 'surrogates not allowed' not in str(error):
                 raise
         else:
-            if _REPLACED[:1] not in data or _REPLACED not in data:
+            if _RARE not in data or _REPLACED not in data:
                 return data
         return from_marked(self._escaped._to_json(value, by_alias=False, warnings=False))
 
