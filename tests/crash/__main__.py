@@ -9,5 +9,6 @@ import sys
 from tests.crash import jobs
 
 if __name__ == '__main__':
+    jobs.load()
     request = json.loads(sys.argv[2])
     sys.exit(jobs.live(socket.socket(fileno=int(sys.argv[1])), request['job'], request['with']))

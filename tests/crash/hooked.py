@@ -10,7 +10,7 @@ from typing import Any
 from graphkeep import Run, Store
 from graphkeep.hooks import Hooks
 from graphkeep.runs import Claim, Commit, Draft, NewRun
-from tests.crash.trip import Journalist
+from tests.crash.logbook import Journalist
 
 Call = Callable[[], Awaitable[Any]]
 

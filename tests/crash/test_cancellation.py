@@ -18,17 +18,8 @@ from graphkeep import RunNotFoundError, Store
 from tests.crash.children import Child, Nursery
 from tests.crash.conftest import without_cluster
 from tests.crash.hooked import Call, around_calls
-from tests.crash.trip import (
-    FINAL,
-    NODES,
-    OUTPUT,
-    Journalist,
-    Outside,
-    Pack,
-    Trip,
-    starts,
-    trip,
-)
+from tests.crash.logbook import Journalist, starts
+from tests.crash.trip import FINAL, NODES, OUTPUT, Outside, Pack, Trip, trip
 
 END = {'output': OUTPUT, 'state': asdict(FINAL)}
 

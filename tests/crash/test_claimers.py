@@ -13,8 +13,9 @@ import pytest
 
 from graphkeep import Store
 from tests.crash.children import Child, Nursery
+from tests.crash.logbook import starts
 from tests.crash.test_zombies import SHORT, until_interrupted
-from tests.crash.trip import FINAL, NODES, OUTPUT, Pack, Trip, starts, trip
+from tests.crash.trip import FINAL, NODES, OUTPUT, Pack, Trip, trip
 
 CLAIMERS = 6
 END = {'output': OUTPUT, 'state': asdict(FINAL)}

@@ -16,7 +16,8 @@ from graphkeep import RunNotFoundError, Store
 from tests.crash.children import Nursery
 from tests.crash.conftest import without_cluster
 from tests.crash.hooked import CRASHED, MOMENTS
-from tests.crash.trip import FINAL, NODES, OUTPUT, starts
+from tests.crash.logbook import starts
+from tests.crash.trip import FINAL, NODES, OUTPUT
 
 Crash = tuple[int, str]
 

@@ -16,8 +16,9 @@ import pytest
 import graphkeep
 from graphkeep import StoreUnavailableError
 from tests.crash.children import Nursery
+from tests.crash.logbook import starts
 from tests.crash.test_zombies import check_whole, finish
-from tests.crash.trip import FINAL, OUTPUT, Outside, Pack, Trip, starts, trip
+from tests.crash.trip import FINAL, OUTPUT, Outside, Pack, Trip, trip
 from tests.crash.wandering import check, finish_all, grows, read
 from tests.servers import PostgresServer, RedisServer
 

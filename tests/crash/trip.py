@@ -5,13 +5,13 @@ What was started is told by a log outside of the state, which is on the disk bef
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pydantic_graph import BaseNode, End, GraphRunContext
 from pydantic_graph.graph import Graph
+
+from tests.crash.logbook import Journalist
 
 NODES = ('Pack', 'Drive', 'Sail', 'Climb', 'Camp', 'Return')
 """The nodes, in the order they run. The commit of the k-th is snapshot k."""
@@ -34,29 +34,6 @@ FINAL = Trip(
     diary=[f'{when} {node}' for node in NODES for when in ('before', 'after')],
 )
 """The state of a run that nobody disturbed."""
-
-
-class Journalist:
-    """Writes lines to a file; each is on the disk when `write` returns."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
-
-    def write(self, *words: object) -> None:
-        """Several processes may write: a line is never torn, and their order is the real one."""
-        os.write(self._fd, (' '.join(map(str, words)) + '\n').encode())
-        os.fsync(self._fd)
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
-def starts(path: str | Path) -> list[str]:
-    """The nodes whose starts a log tells, in order."""
-    if not Path(path).exists():
-        return []
-    lines = [line.split() for line in Path(path).read_text().splitlines()]
-    return [line[2] for line in lines if line[0] == 'start']
 
 
 async def _at_once(name: str, node: str) -> None:

@@ -1,0 +1,216 @@
+"""A run that is lost, cancelled, deleted or fails while several of its steps are in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import graphkeep
+from graphkeep import LeaseLostError, RunStatusError, Store
+from tests.classic.conftest import MakeStore, every_store
+
+from .fan import (
+    ITEMS,
+    Tally,
+    Worker,
+    check_undisturbed,
+    ends,
+    kept,
+    output,
+    stored,
+    until_committed,
+)
+
+
+def begin(store: Store, run_id: str, worker: Worker, state: Tally) -> asyncio.Task[list[int]]:
+    persistence = store.persistence(run_id)
+    return asyncio.create_task(
+        kept.run(state=state, inputs=ITEMS, deps=worker, persistence=persistence)
+    )
+
+
+async def resume(store: Store, run_id: str, worker: Worker) -> list[int]:
+    return await kept.resume(store.persistence(run_id), deps=worker)
+
+
+# --- zombies --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Zombie:
+    """A worker with two steps in flight, whose renewals reach the database no more."""
+
+    store: Store
+    run_id: str
+    worker: Worker
+    state: Tally
+    run: asyncio.Task[list[int]]
+    cut_off: bool = True
+
+    async def until_interrupted(self, store: Store) -> None:
+        async with asyncio.timeout(10):
+            while not (await store.run(self.run_id)).interrupted:
+                await asyncio.sleep(0.02)
+
+    async def until_refused(self) -> None:
+        """It reaches the database again, and hears that it has lost the run."""
+        refused = asyncio.Event()
+        renew = self.store._renew
+
+        async def told(claims: Any, ttl: float) -> Any:
+            errors = await renew(claims, ttl)
+            if any(isinstance(error, LeaseLostError) for error in errors):
+                refused.set()
+            return errors
+
+        self.store._renew = told
+        self.cut_off = False
+        async with asyncio.timeout(10):
+            await refused.wait()
+
+
+@pytest.fixture
+async def zombie(make_store: MakeStore, store: Store, run_id: str) -> AsyncIterator[Zombie]:
+    """`work-0` and `work-1` are committed, `work-2` and `work-3` in flight."""
+    theirs = make_store(lease=0.3, heartbeat=0.05)
+    worker = Worker(held={'work-2', 'work-3'})
+    state = Tally()
+    zombie = Zombie(theirs, run_id, worker, state, begin(theirs, run_id, worker, state))
+    renew = theirs._renew
+
+    async def unreachable(claims: Any, ttl: float) -> Any:
+        if zombie.cut_off:
+            raise graphkeep.StoreUnavailableError('cut off')
+        return await renew(claims, ttl)
+
+    theirs._renew = unreachable
+    await until_committed(store, run_id, 'work-0', 'work-1')
+    await worker.runs('work-2', 'work-3')
+    yield zombie
+    if not zombie.run.done():
+        zombie.run.cancel()
+        await asyncio.wait((zombie.run,))
+
+
+async def refused(zombie: Zombie, store: Store) -> None:
+    """Its next step ends: it hears that it was one too many, and all of its steps are stopped."""
+    before = (await store.run(zombie.run_id)).seq, await stored(store, zombie.run_id)
+    await zombie.worker.let_go('work-2')
+    with pytest.raises(LeaseLostError, match='another process took the run over') as caught:
+        await zombie.run
+    assert caught.value.run_id == zombie.run_id
+    assert zombie.worker.stopped == ['work-3']
+    # What it could not commit is not in the caller's state either.
+    assert sorted(zombie.state.ends) == ['count', 'work-0', 'work-1']
+    assert before == ((await store.run(zombie.run_id)).seq, await stored(store, zombie.run_id))
+
+
+@every_store
+@pytest.mark.parametrize('hears', ['at its commit', 'at a renewal', 'when it asks'])
+async def test_a_zombie_whose_heir_has_ended_the_run(
+    zombie: Zombie, store: Store, run_id: str, hears: str
+) -> None:
+    await zombie.until_interrupted(store)
+    heir = Worker()
+    assert await resume(store, run_id, heir) == output()
+    assert heir.ran == {'work-2': 1, 'work-3': 1, 'last': 1}
+    zombie.worker.asks = hears == 'when it asks'
+    if hears == 'at a renewal':
+        await zombie.until_refused()
+    await refused(zombie, store)
+    await check_undisturbed(store, run_id)
+
+
+@every_store
+@pytest.mark.parametrize('hears', ['at its commit', 'at a renewal'])
+async def test_a_zombie_beside_an_heir_that_runs_the_same_steps(
+    zombie: Zombie, store: Store, run_id: str, hears: str
+) -> None:
+    """The run is still at the snapshot that the zombie knows: only the epoch has changed."""
+    await zombie.until_interrupted(store)
+    heir = Worker(held={'work-2', 'work-3'})
+    heirs = asyncio.create_task(resume(store, run_id, heir))
+    await heir.runs('work-2', 'work-3')
+    if hears == 'at a renewal':
+        await zombie.until_refused()
+    await refused(zombie, store)
+    await heir.let_go('work-2', 'work-3')
+    assert await heirs == output()
+    assert heir.ran == {'work-2': 1, 'work-3': 1, 'last': 1}
+    await check_undisturbed(store, run_id)
+
+
+# --- cancel, delete, failures ---------------------------------------------------------------------
+
+
+@every_store
+async def test_cancelled_with_steps_in_flight(store: Store, run_id: str) -> None:
+    worker, state = Worker(held={'work-2', 'work-3'}), Tally()
+    run = begin(store, run_id, worker, state)
+    await until_committed(store, run_id, 'work-0', 'work-1')
+    await worker.runs('work-2', 'work-3')
+    cancelled = await store.cancel(run_id)
+    await worker.let_go('work-3')
+    with pytest.raises(LeaseLostError, match='was cancelled'):
+        await run
+    assert worker.stopped == ['work-2']
+    assert sorted(state.ends) == ['count', 'work-0', 'work-1']
+    found = await store.run(run_id)
+    assert (found.status, found.seq) == ('cancelled', cancelled.seq)
+    with pytest.raises(RunStatusError):
+        await resume(store, run_id, worker)
+
+    # A fork goes on with what was in flight.
+    fork, other = f'{run_id}-2', Worker()
+    await store.fork(run_id, new_run_id=fork)
+    assert await resume(store, fork, other) == output()
+    assert other.ran == {'work-2': 1, 'work-3': 1, 'last': 1}
+    await check_undisturbed(store, fork)
+
+
+@every_store
+async def test_deleted_with_steps_in_flight(store: Store, run_id: str) -> None:
+    worker = Worker(held={'work-2', 'work-3'})
+    run = begin(store, run_id, worker, Tally())
+    await until_committed(store, run_id, 'work-0', 'work-1')
+    await worker.runs('work-2', 'work-3')
+    await store.delete(run_id, force=True)
+    await worker.let_go('work-3')
+    with pytest.raises(LeaseLostError, match='deleted'):
+        await run
+    assert worker.stopped == ['work-2']
+    with pytest.raises(graphkeep.RunNotFoundError):
+        await store.run(run_id)
+
+
+@every_store
+@pytest.mark.parametrize('beside', ['in flight', 'ending too'])
+async def test_a_step_fails_beside_others(store: Store, run_id: str, beside: str) -> None:
+    """Those that ended before are kept, all others run again, and only they."""
+    worker, state = Worker(held={'work-2', 'work-3'}, fails={'work-2'}), Tally()
+    run = begin(store, run_id, worker, state)
+    await until_committed(store, run_id, 'work-0', 'work-1')
+    await worker.runs('work-2', 'work-3')
+    if beside == 'in flight':
+        await worker.let_go('work-2')
+    else:
+        await worker.let_go('work-2', 'work-3')
+    with pytest.raises(ValueError, match='work-2 fails'):
+        await run
+    failed = await store.run(run_id)
+    assert failed.status == 'failed'
+    assert failed.error is not None
+    assert failed.error['node'] == 'work'
+    committed = await stored(store, run_id)
+    assert committed == state
+    assert worker.stopped == (['work-3'] if beside == 'in flight' else [])
+
+    other = Worker()
+    assert await resume(store, run_id, other) == output()
+    assert other.ran == Counter(ends()) - Counter(committed.ends)
+    await check_undisturbed(store, run_id)
