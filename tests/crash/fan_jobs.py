@@ -36,7 +36,7 @@ class _Told(Worker):
         if name in self.held:
             self.line.say(halt=name)
         if self.chance is not None:
-            await asyncio.sleep(self.chance.choice((0.0, 0.001, 0.004, 0.01)))
+            await asyncio.sleep(self.chance.random() * 0.1)
 
     async def listen(self) -> None:
         assert self.line is not None
@@ -76,7 +76,7 @@ async def fan_out(
         held: Steps that say `halt` and wait.
         asks: See `Worker`.
         park: Before or after this call of this hook say `park`, and wait to be told that.
-        seed: Of how long steps take; without it they end at once.
+        seed: Of how long steps take, up to a tenth of a second; without it they end at once.
         **options: Of the store.
     """
     store = graphkeep.open_store(url, **options)

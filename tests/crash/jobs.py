@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import json
 import logging
@@ -13,7 +14,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-# What the children will need, and users import late.
+_LATE = ('postgres', 'redis', 'sqlite')
+"""The stores that the children will need, and users import late."""
 
 
 class Line:
@@ -50,7 +52,9 @@ def job(function: Job) -> Job:
 
 def load() -> list[Callable[[], Coroutine[Any, Any, object]]]:
     """Import all jobs; gives what runs each of their graphs once."""
-    # Late: they import this module.
+    for store in _LATE:
+        importlib.import_module(f'graphkeep.stores.{store}')
+    # These import this module.
     from tests.crash import fan_jobs
 
     if importlib.util.find_spec('pydantic_graph.persistence') is None:
