@@ -41,56 +41,59 @@ async def resume(store: Store, run_id: str, worker: Worker) -> list[int]:
 # --- zombies --------------------------------------------------------------------------------------
 
 
+class Wire:
+    """What the renewals of a store go over, cut until it is mended."""
+
+    def __init__(self, store: Store) -> None:
+        self._cut = True
+        self._refused = asyncio.Event()
+        self._renew = store._renew
+        store._renew = self._over
+
+    async def _over(self, claims: Any, ttl: float) -> Any:
+        if self._cut:
+            raise graphkeep.StoreUnavailableError('cut off')
+        errors = await self._renew(claims, ttl)
+        if any(isinstance(error, LeaseLostError) for error in errors):
+            self._refused.set()
+        return errors
+
+    async def until_refused(self) -> None:
+        """The store reaches the database again, and hears that it has lost a claim."""
+        self._cut = False
+        async with asyncio.timeout(10):
+            await self._refused.wait()
+
+
+async def until_interrupted(store: Store, run_id: str) -> None:
+    async with asyncio.timeout(10):
+        while not (await store.run(run_id)).interrupted:
+            await asyncio.sleep(0.02)
+
+
+SHORT: dict[str, Any] = {'lease': 0.3, 'heartbeat': 0.05}
+
+
 @dataclass
 class Zombie:
     """A worker with two steps in flight, whose renewals reach the database no more."""
 
-    store: Store
     run_id: str
+    wire: Wire
     worker: Worker
     state: Tally
     run: asyncio.Task[list[int]]
-    cut_off: bool = True
-
-    async def until_interrupted(self, store: Store) -> None:
-        async with asyncio.timeout(10):
-            while not (await store.run(self.run_id)).interrupted:
-                await asyncio.sleep(0.02)
-
-    async def until_refused(self) -> None:
-        """It reaches the database again, and hears that it has lost the run."""
-        refused = asyncio.Event()
-        renew = self.store._renew
-
-        async def told(claims: Any, ttl: float) -> Any:
-            errors = await renew(claims, ttl)
-            if any(isinstance(error, LeaseLostError) for error in errors):
-                refused.set()
-            return errors
-
-        self.store._renew = told
-        self.cut_off = False
-        async with asyncio.timeout(10):
-            await refused.wait()
 
 
 @pytest.fixture
 async def zombie(make_store: MakeStore, store: Store, run_id: str) -> AsyncIterator[Zombie]:
-    """`work-0` and `work-1` are committed, `work-2` and `work-3` in flight."""
-    theirs = make_store(lease=0.3, heartbeat=0.05)
-    worker = Worker(held={'work-2', 'work-3'})
-    state = Tally()
-    zombie = Zombie(theirs, run_id, worker, state, begin(theirs, run_id, worker, state))
-    renew = theirs._renew
-
-    async def unreachable(claims: Any, ttl: float) -> Any:
-        if zombie.cut_off:
-            raise graphkeep.StoreUnavailableError('cut off')
-        return await renew(claims, ttl)
-
-    theirs._renew = unreachable
+    """`work-0` and `work-1` are committed, the others in flight; the lease has passed."""
+    theirs = make_store(**SHORT)
+    wire, worker, state = Wire(theirs), Worker(held={'work-2', 'work-3'}), Tally()
+    zombie = Zombie(run_id, wire, worker, state, begin(theirs, run_id, worker, state))
     await until_committed(store, run_id, 'work-0', 'work-1')
     await worker.runs('work-2', 'work-3')
+    await until_interrupted(store, run_id)
     yield zombie
     if not zombie.run.done():
         zombie.run.cancel()
@@ -115,13 +118,12 @@ async def refused(zombie: Zombie, store: Store) -> None:
 async def test_a_zombie_whose_heir_has_ended_the_run(
     zombie: Zombie, store: Store, run_id: str, hears: str
 ) -> None:
-    await zombie.until_interrupted(store)
     heir = Worker()
     assert await resume(store, run_id, heir) == output()
     assert heir.ran == {'work-2': 1, 'work-3': 1, 'last': 1}
     zombie.worker.asks = hears == 'when it asks'
     if hears == 'at a renewal':
-        await zombie.until_refused()
+        await zombie.wire.until_refused()
     await refused(zombie, store)
     await check_undisturbed(store, run_id)
 
@@ -132,16 +134,57 @@ async def test_a_zombie_beside_an_heir_that_runs_the_same_steps(
     zombie: Zombie, store: Store, run_id: str, hears: str
 ) -> None:
     """The run is still at the snapshot that the zombie knows: only the epoch has changed."""
-    await zombie.until_interrupted(store)
     heir = Worker(held={'work-2', 'work-3'})
     heirs = asyncio.create_task(resume(store, run_id, heir))
     await heir.runs('work-2', 'work-3')
     if hears == 'at a renewal':
-        await zombie.until_refused()
+        await zombie.wire.until_refused()
     await refused(zombie, store)
     await heir.let_go('work-2', 'work-3')
     assert await heirs == output()
     assert heir.ran == {'work-2': 1, 'work-3': 1, 'last': 1}
+    await check_undisturbed(store, run_id)
+
+
+@pytest.mark.parametrize('step', ['work-2', 'last'])
+@pytest.mark.parametrize('heir', ['runs it', 'has left it'])
+async def test_who_watches_a_zombie_hears_the_same_again(
+    step: str, heir: str, make_store: MakeStore, store: Store, run_id: str
+) -> None:
+    """It goes on with nothing that was refused, and takes it for no end, also where it could have
+    the run again.
+    """
+    theirs = make_store(**SHORT)
+    wire, worker, state = Wire(theirs), Worker(held={step}), Tally()
+    async with kept.iter(
+        state=state, inputs=ITEMS, deps=worker, persistence=theirs.persistence(run_id)
+    ) as run:
+
+        async def watch() -> None:
+            async for _ in run:
+                pass
+
+        watching = asyncio.create_task(watch())
+        await worker.runs(step)
+        await until_interrupted(store, run_id)
+        others = Worker(held={step})
+        other = asyncio.create_task(resume(store, run_id, others))
+        await others.runs(step)
+        if heir == 'has left it':
+            other.cancel()
+            await asyncio.wait((other,))
+        await wire.until_refused()
+        before = await stored(store, run_id)
+        await worker.let_go(step)
+        with pytest.raises(LeaseLostError):
+            await watching
+        for _ in range(2):
+            with pytest.raises(LeaseLostError):
+                await run.next()
+        assert run.output is None
+        assert state == before == await stored(store, run_id)
+    await others.let_go(step)
+    assert await (resume(store, run_id, others) if other.cancelled() else other) == output()
     await check_undisturbed(store, run_id)
 
 

@@ -15,11 +15,12 @@ from functools import partial
 from typing import Any, NoReturn, cast
 
 from ..document import Change
-from ..errors import LeaseLostError, StoreUnavailableError
+from ..errors import GraphkeepError, StoreUnavailableError
 from ..failures import describe
 from ..journal import Journal
 from ..runs import Status
 from ..scope import Scope, in_context
+from ..shielding import Ending
 from ..tasks import Task, counters, encode_task
 from .completions import Completion, StepState
 from .contexts import Contexts
@@ -390,21 +391,23 @@ class Execution:
         self._moved.clear()
         change.state = self._keeper.change
         change.next = counters(frontier.next_task, frontier.next_fork)
-        ending = await self._journal.commit(
-            change,
-            event='end' if self.ended else 'step',
-            status=status,
-            node=last.task.node,
-            task=last.task.id,
-            started_at=last.started_at,
-            duration=last.duration,
-        )
+        try:
+            ending = await self._journal.commit(
+                change,
+                event='end' if self.ended else 'step',
+                status=status,
+                node=last.task.node,
+                task=last.task.id,
+                started_at=last.started_at,
+                duration=last.duration,
+            )
+        except GraphkeepError as e:
+            # A refused renewal has told it before, or the store was closed: nothing was tried.
+            ending = Ending[None](error=e)
         if ending.error is not None:
+            # In memory it is settled: nobody may go on from here.
             self.ended = False
-            self._broken = ending.error
-            if not isinstance(ending.error, LeaseLostError):
-                await self._fail_run(last, ending.error, cancelled=ending.cancelled)
-            ending.unwrap()
+            await self._fail_run(last, ending.error, cancelled=ending.cancelled)
         self._keeper.committed()
         for buffer in self._unstored:
             buffer.stored = len(buffer.items)
