@@ -58,3 +58,37 @@ async def test_resuming_what_has_ended_writes_nothing(store: Store, run_id: str)
     await graphkeep.resume(ticks, store.persistence(run_id))
 
     assert writes(calls) == {}
+
+
+@dataclass
+class Letter:
+    text: str
+    read: int = 0
+
+
+@dataclass
+class Read(BaseNode[Letter, None, int]):
+    left: int
+
+    async def run(self, ctx: GraphRunContext[Letter]) -> Read | End[int]:
+        ctx.state.read += 1
+        return Read(self.left - 1) if self.left else End(0)
+
+
+letters = Graph[Letter, None, int](nodes=(Read,), name='letters')
+
+
+@every_store
+@pytest.mark.parametrize(
+    ('size', 'kinds'),
+    [
+        (100, ['full', 'full', 'full', 'full']),
+        (1_000, ['full', 'delta', 'delta', 'delta']),
+    ],
+)
+async def test_a_small_document_is_written_whole(
+    store: Store, run_id: str, size: int, kinds: list[str]
+) -> None:
+    await letters.run(Read(2), state=Letter('x' * size), persistence=store.persistence(run_id))
+
+    assert [snapshot.kind for snapshot in await store.snapshots(run_id)] == kinds
