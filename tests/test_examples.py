@@ -32,6 +32,7 @@ Import = Callable[[str], ModuleType]
 
 def importer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
     """Imports a module of an example, as one beside the script that is run."""
+    monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.syspath_prepend(folder)
     before = set(sys.modules)
     yield importlib.import_module
@@ -238,14 +239,15 @@ async def test_outbox_delivers_a_key_once(triage: Import, tmp_path: Path) -> Non
 def test_a_broken_promise_ends_the_demo_with_1(
     kept: bool, triage: Import, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, show, promise = triage('demo'), triage('show'), triage('promises').Promise
+    module, shared = triage('demo'), triage('killing.demo')
+    tables, promise = triage('killing.tables'), triage('promises').Promise
     found = [promise(text='one', kept=True, seen='a'), promise(text='two', kept=kept, seen='b')]
 
     async def demo(console: Any, *_: object, **__: object) -> bool:
-        return show.promises(console, found)
+        return tables.promises(console, found)
 
     monkeypatch.setattr(module, 'demo', demo)
-    assert module.main(show.make_console(), []) == (0 if kept else 1)
+    assert module.main(shared.make_console(), []) == (0 if kept else 1)
 
 
 # --- triage: a promise that is broken is noticed --------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from graphkeep import Run, Snapshot
+from killing import records
+from killing.records import Promise
 
 __all__ = ('Evidence', 'Kept', 'Process', 'Promise', 'check')
 
@@ -15,13 +15,8 @@ REPORT = 'the report'
 """What a process says that it begins, beside texts."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kept:
+class Kept(records.Kept):
     """What a store has of a run."""
-
-    run: Run
-    snapshots: Sequence[Snapshot]
-    document: Mapping[str, Any]
 
     @property
     def done(self) -> list[str]:
@@ -70,15 +65,6 @@ class Evidence:
     def in_flight(self) -> list[str]:
         """What was begun when the process was killed, and not done."""
         return [text for text in self.at_kill.left if text in self.killed.begun]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Promise:
-    """One promise, and whether it was kept."""
-
-    text: str
-    kept: bool
-    seen: str
 
 
 def check(evidence: Evidence) -> Iterator[Promise]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from promises import REPORT, Evidence, Kept, Process, Promise
+from killing.tables import facts
+from promises import REPORT, Evidence, Kept, Process
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
@@ -14,34 +13,24 @@ from rich.panel import Panel
 from rich.table import Table
 from texts import Text
 
-__all__ = ('kept_after', 'make_console', 'promises', 'report', 'what_ran')
+__all__ = ('kept_after', 'report', 'what_ran')
 
 FIRST = 3
 """How many entries of the report are shown."""
 
 
-def make_console() -> Console:
-    """As wide as the terminal; elsewhere wide enough for the tables."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors='replace')
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=116)
-
-
 def kept_after(console: Console, kept: Kept, killed: Process) -> None:
     """What the store has, after the kill."""
-    table = Table.grid('', '', padding=(0, 2))
     begun = [text for text in kept.left if text in killed.begun]
-    for name, value in {
+    known = {
         'status': f'{kept.run.status}, by a process that is dead',
         'commits': f'{len(kept.snapshots)}: the start, and the ends of steps',
         'joins': f'{len(kept.done)} entries that wait: {", ".join(kept.done)}',
         'tasks': f'{len(kept.left)}. In flight were {", ".join(begun)}',
         'state': f'{len(kept.document["state"]["read"])} texts read, '
         f'{kept.document["state"]["words"]:,} words',
-    }.items():
-        table.add_row(f'[dim]{name}', escape(value))
-    console.print(Panel(table, title=f'what the store has of {kept.run.run_id}'))
+    }
+    console.print(Panel(facts(known), title=f'what the store has of {kept.run.run_id}'))
 
 
 def what_ran(console: Console, evidence: Evidence, texts: Mapping[str, Text]) -> None:
@@ -79,15 +68,3 @@ def report(console: Console, markdown: str) -> None:
     head, *entries = markdown.split('\n## ')
     shown = '\n## '.join([head, *entries[:FIRST]])
     console.print(Panel(Markdown(shown), subtitle=f'and {len(entries) - FIRST} more'))
-
-
-def promises(console: Console, found: Iterable[Promise]) -> bool:
-    """Each promise, and whether all of them were kept."""
-    table = Table.grid(padding=(0, 2))
-    kept = True
-    for promise in found:
-        kept &= promise.kept
-        mark = '[green]kept' if promise.kept else '[bold red]BROKEN'
-        table.add_row(mark, promise.text, f'[dim]{escape(promise.seen)}')
-    console.print(table)
-    return kept

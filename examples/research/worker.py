@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))  # where `killing` is, which both examples use
+
 from graph import Desk, Progress, research
+from killing.worker import parse, run, say
 from model import reading_model
 from texts import load_texts
 
@@ -58,30 +58,18 @@ class Pace:
         await asyncio.sleep(seconds * self.factor)
 
 
-def say(event: str, text: str) -> None:
-    """Tell who started this process."""
-    print(event, text, flush=True)
-
-
-async def main(argv: Sequence[str] | None = None) -> None:
+async def main() -> None:
     parser = argparse.ArgumentParser(description='Reads the texts, or goes on reading.')
-    parser.add_argument('run_id')
     parser.add_argument('--report', type=Path, default=Path('report.md'), metavar='FILE')
-    parser.add_argument('--pace', type=float, default=1.0, help='how slow the model is; 0: not')
     parser.add_argument('--stall-after', type=int, metavar='N', help='hang after so many texts')
-    parser.add_argument('--quiet', action='store_true', help='no warnings about the store')
-    args = parser.parse_args(argv)
-    if args.quiet:
-        logging.getLogger('graphkeep').setLevel(logging.ERROR)
+    args = parse(parser, store='sqlite:///research.db')
     pace = Pace(factor=args.pace, stall_after=args.stall_after)
     desk = Desk(
         model=reading_model(pace.wait),
         texts=load_texts(),
         begins=lambda step: say('begins', step),
     )
-    # By the environment: a URL may hold a password, and arguments show in every list of processes.
-    url = os.environ.get('STORE') or 'sqlite:///research.db'
-    async with graphkeep.open_store(url, lease=6.0, heartbeat=2.0) as store:
+    async with graphkeep.open_store(args.store, lease=6.0, heartbeat=2.0) as store:
         report = await work(store, args.run_id, desk)
     # After the run: it is kept, so that this can be done again.
     args.report.write_text(report, encoding='utf-8')
@@ -89,9 +77,4 @@ async def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == '__main__':
-    try:
-        asyncio.run(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except graphkeep.GraphkeepError as error:
-        sys.exit(f'{type(error).__name__}: {error}')
+    run(main)

@@ -10,43 +10,33 @@ was not kept.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import os
 import secrets
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
-from urllib.parse import quote
+
+sys.path.append(str(Path(__file__).parents[1]))  # where `killing` is, which both examples use
 
 import show
-from children import started
+from killing.children import started
+from killing.demo import DemoError, perform, read, run_on_terminal, sqlite_url
+from killing.tables import promises
 from outbox import read_mails
 from promises import Evidence, Kept, Kill, Process, check, committed, ran_again
 from rich.console import Console
-from rich.markup import escape
 from rich.status import Status
 
 import graphkeep
 
+WORKER = Path(__file__).with_name('worker.py')
 KILLS = ('Research T-1007', 'File T-1018')
 """After a tool has answered and before the model has; after a mail was sent and before the step is
 committed.
 """
-PATIENCE = 120.0
-"""Seconds after which the demo gives up."""
-
-T = TypeVar('T')
-
-
-class DemoError(Exception):
-    """Something other than a promise is in the way."""
 
 
 async def demo(console: Console, url: str, folder: Path, *, pace: float) -> bool:
@@ -58,7 +48,7 @@ async def demo(console: Console, url: str, folder: Path, *, pace: float) -> bool
             disturbed(console, store, run_id, url, folder / 'outbox.jsonl', pace=pace),
             alone(run_id, folder),
         )
-        kept = await read(store, run_id)
+        kept = await read(Kept, store, run_id)
         final = len((await store.document(run_id)).to_json())
         copies = 0
         for snapshot in kept.snapshots:
@@ -86,7 +76,7 @@ async def demo(console: Console, url: str, folder: Path, *, pace: float) -> bool
         stored_bytes=stored,
         document_bytes=final,
     )
-    all_kept = show.promises(console, check(evidence))
+    all_kept = promises(console, check(evidence))
     console.rule('The numbers')
     show.numbers(console, kept, processes, stored=stored, final=final, copies=copies)
     return all_kept
@@ -109,7 +99,7 @@ async def disturbed(
             console.print(f'\n[b]{said}[/], and works through all the rest.\n')
             break
         console.print(f'\n[b]{said}[/], and is [b red]killed[/] in the middle of {stall}.')
-        kills.append(Kill(killed_in=process.killed_in, kept=await read(store, run_id)))
+        kills.append(Kill(killed_in=process.killed_in, kept=await read(Kept, store, run_id)))
         left = [run.run_id for run in await store.interrupted(graph='triage')]
         show.kept_after(console, kills[-1], interrupted=run_id in left)
     return processes, kills
@@ -124,7 +114,7 @@ async def alone(run_id: str, folder: Path) -> Kept:
     url = sqlite_url(folder / 'undisturbed.db')
     await work(run_id, url, folder / 'undisturbed.jsonl', pace=0.0)
     async with graphkeep.open_store(url) as store:
-        return await read(store, run_id)
+        return await read(Kept, store, run_id)
 
 
 async def work(
@@ -137,70 +127,25 @@ async def work(
     follow: Callable[[str], None] | None = None,
 ) -> Process:
     """Let one worker work, to the end, or to the place where it stalls: there it is killed."""
+    options = [f'--outbox={outbox}', f'--pace={pace}']
+    if stall is not None:
+        options.append(f'--stall={stall}')
     killed_in = None
-    with started(run_id, store_url=url, outbox=outbox, pace=pace, stall=stall) as child:
+    with started(WORKER, run_id, *options, store_url=url) as child:
         async for event, text in child.events():
             if follow is not None:
                 follow(f'{event} {text}')
             if event == 'stalled':
                 child.kill()
                 killed_in = text
-    assert child.code is not None
     if stall != killed_in or (child.code == 0) != (stall is None):
         raise DemoError(f'Worker {child.pid} ended with {child.code}, which was not the plan.')
     return Process(pid=child.pid, begun=child.begun, killed_in=killed_in, code=child.code)
 
 
-async def read(store: graphkeep.Store, run_id: str) -> Kept:
-    """What a store has of a run. Nothing of the graph is needed for that."""
-    document = await store.document(run_id)
-    return Kept(
-        run=await store.run(run_id),
-        snapshots=await store.snapshots(run_id),
-        document=json.loads(document.to_json()),
-    )
-
-
-def sqlite_url(path: Path) -> str:
-    """The URL of a SQLite file."""
-    return f'sqlite:///{quote(path.resolve().as_posix(), safe="/:")}'
-
-
 def main(console: Console, argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description='Kills a run twice, and shows what is kept.')
-    parser.add_argument('--pace', type=float, default=1.0, help='how slow the model is; 0: not')
-    args = parser.parse_args(argv)
-    given = os.environ.get('STORE', '')
-    if given.startswith('memory:'):
-        raise DemoError('A memory:// store ends with its process, and here processes are killed.')
-    begun = time.monotonic()
-    # Around the event loop: what still runs in it when something fails has ended before the folder.
-    with TemporaryDirectory(prefix='graphkeep-demo-') as temporary:
-        folder = Path(temporary)
-        url = given or sqlite_url(folder / 'runs.db')
-        all_kept = asyncio.run(in_time(demo(console, url, folder, pace=args.pace)))
-    console.print(f'\n[dim]{time.monotonic() - begun:.1f} s in all.')
-    if given:
-        console.print('[dim]The run is still in your store; `store.delete(run_id)` removes it.')
-    return 0 if all_kept else 1
-
-
-async def in_time(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives, unless it takes too long."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            return await work
-    except TimeoutError:
-        raise DemoError(f'Not done after {PATIENCE:.0f} s.') from None
+    return perform(demo, console, 'Kills a run twice, and shows what is kept.', argv)
 
 
 if __name__ == '__main__':
-    terminal = show.make_console()
-    try:
-        sys.exit(main(terminal))
-    except KeyboardInterrupt:
-        terminal.print('\nStopped. All workers have ended.')
-        sys.exit(130)
-    except (DemoError, graphkeep.GraphkeepError, ValueError) as error:
-        terminal.print(f'[b red]{type(error).__name__}[/]: {escape(str(error))}')
-        sys.exit(1)
+    sys.exit(run_on_terminal(main))

@@ -7,18 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from graphkeep import Run, Snapshot
+from killing import records
+from killing.records import Promise
 
 __all__ = ('Evidence', 'Kept', 'Kill', 'Process', 'Promise', 'check', 'committed', 'ran_again')
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kept:
+class Kept(records.Kept):
     """What a store has of a run."""
-
-    run: Run
-    snapshots: Sequence[Snapshot]
-    document: dict[str, Any]
 
     @property
     def pending(self) -> str | None:
@@ -62,15 +58,6 @@ class Evidence:
     """How often a reply to each ticket was delivered."""
     stored_bytes: int
     document_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Promise:
-    """One promise, and whether it was kept."""
-
-    text: str
-    kept: bool
-    seen: str
 
 
 def check(evidence: Evidence) -> Iterator[Promise]:

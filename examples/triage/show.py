@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from promises import Kept, Kill, Process, Promise, committed
+from killing.tables import facts
+from promises import Kept, Kill, Process, committed
 from rich.columns import Columns
 from rich.console import Console
 from rich.json import JSON
@@ -18,27 +17,17 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-__all__ = ('kept_after', 'make_console', 'numbers', 'promises', 'tickets', 'workers')
+__all__ = ('kept_after', 'numbers', 'tickets', 'workers')
 
 LAST = 5
 """How many snapshots are shown."""
 
 
-def make_console() -> Console:
-    """As wide as the terminal; elsewhere wide enough for the tables."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # The tickets are in ten languages, and not every console can show them.
-        sys.stdout.reconfigure(errors='replace')
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=116)
-
-
 def kept_after(console: Console, kill: Kill, *, interrupted: bool) -> None:
     """What the store has, after a kill."""
     run, snapshots = kill.kept.run, kill.kept.snapshots
-    header = Table.grid('', '', padding=(0, 2))
     lease = f'{run.lease_until:%H:%M:%S} UTC' if run.lease_until else 'none'
-    for name, value in {
+    known = {
         'run_id': run.run_id,
         'graph': run.graph,
         'status': run.status,
@@ -47,8 +36,7 @@ def kept_after(console: Console, kill: Kill, *, interrupted: bool) -> None:
         'owner': (run.owner or '').partition('/')[2].partition('/')[0] + ' (its process id)',
         'lease_until': lease,
         'interrupted': 'yes, its owner is dead' if interrupted else f'at {lease}',
-    }.items():
-        header.add_row(f'[dim]{name}', escape(str(value)))
+    }
     last = Table('seq', 'kind', 'event', 'node', 'ms', 'bytes', box=None, header_style='dim')
     for column in (0, 4, 5):
         last.columns[column].justify = 'right'
@@ -60,7 +48,7 @@ def kept_after(console: Console, kill: Kill, *, interrupted: bool) -> None:
     console.print(
         Columns(
             [
-                Panel(header, title='the run', height=LAST + 5),
+                Panel(facts(known), title='the run', height=LAST + 5),
                 Panel(last, title='its last snapshots', height=LAST + 5),
             ]
         )
@@ -117,18 +105,6 @@ def tickets(console: Console, document: dict[str, Any]) -> None:
     console.print(table)
 
 
-def promises(console: Console, found: Iterable[Promise]) -> bool:
-    """Each promise, and whether all of them were kept."""
-    table = Table.grid(padding=(0, 2))
-    kept = True
-    for promise in found:
-        kept &= promise.kept
-        mark = '[green]kept' if promise.kept else '[bold red]BROKEN'
-        table.add_row(mark, promise.text, f'[dim]{escape(promise.seen)}')
-    console.print(table)
-    return kept
-
-
 def numbers(
     console: Console,
     kept: Kept,
@@ -154,8 +130,7 @@ def numbers(
         for before, after in pairwise(steps)
         if before.started_at and after.started_at and before.duration is not None
     ]
-    table = Table.grid(padding=(0, 2))
-    for name, value in {
+    measured = {
         'steps': f'{len(committed(kept))}',
         'nodes begun': f'{sum(len(process.begun) for process in processes)}',
         'commits': f'{len(kept.snapshots)}',
@@ -163,6 +138,5 @@ def numbers(
         'final document': f'{final:,}  ({stored / final:.2f} × is stored)',
         'a copy at every commit': f'{copies:,}  ({copies / stored:.0f} × what is stored)',
         'between two nodes': f'{median(pauses) * 1000:.1f} ms, commit included (median)',
-    }.items():
-        table.add_row(f'[dim]{name}', value)
-    console.print(table)
+    }
+    console.print(facts(measured))

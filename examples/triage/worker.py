@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))  # where `killing` is, which both examples use
+
 from company import load_company
 from graph import Desk, Report, State, first_node, triage
+from killing.worker import parse, run, say
 from model import recorded_model
 from outbox import Outbox
 from tickets import load_tickets
@@ -62,21 +62,11 @@ class Pace:
         await asyncio.sleep(seconds * self.factor)
 
 
-def say(event: str, text: str) -> None:
-    """Tell who started this process."""
-    print(event, text, flush=True)
-
-
-async def main(argv: Sequence[str] | None = None) -> None:
+async def main() -> None:
     parser = argparse.ArgumentParser(description='Works through the tickets, or goes on with them.')
-    parser.add_argument('run_id')
     parser.add_argument('--outbox', type=Path, default=Path('outbox.jsonl'), metavar='FILE')
-    parser.add_argument('--pace', type=float, default=1.0, help='how slow everything is; 0: not')
     parser.add_argument('--stall', metavar='PLACE', help="where to hang, as in 'Research T-1007'")
-    parser.add_argument('--quiet', action='store_true', help='no warnings about the store')
-    args = parser.parse_args(argv)
-    if args.quiet:
-        logging.getLogger('graphkeep').setLevel(logging.ERROR)
+    args = parse(parser, store='sqlite:///triage.db')
     pace = Pace(factor=args.pace, stall=args.stall)
     desk = Desk(
         model=recorded_model(pace.wait),
@@ -84,17 +74,10 @@ async def main(argv: Sequence[str] | None = None) -> None:
         outbox=Outbox(args.outbox, pace.wait),
         begins=lambda place: say('begins', place),
     )
-    # By the environment: a URL may hold a password, and arguments show in every list of processes.
-    url = os.environ.get('STORE') or 'sqlite:///triage.db'
-    async with graphkeep.open_store(url, lease=6.0, heartbeat=2.0) as store:
+    async with graphkeep.open_store(args.store, lease=6.0, heartbeat=2.0) as store:
         report = await work(store, args.run_id, desk)
     say('done', f'{report.tickets} tickets')
 
 
 if __name__ == '__main__':
-    try:
-        asyncio.run(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except graphkeep.GraphkeepError as error:
-        sys.exit(f'{type(error).__name__}: {error}')
+    run(main)

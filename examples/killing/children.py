@@ -13,8 +13,6 @@ from subprocess import PIPE, Popen
 
 __all__ = ('Child', 'started')
 
-WORKER = Path(__file__).with_name('worker.py')
-
 
 @dataclass(kw_only=True)
 class Child:
@@ -30,8 +28,9 @@ class Child:
         return self.process.pid
 
     @property
-    def code(self) -> int | None:
-        """What it ended with; on POSIX the negative number of the signal that ended it."""
+    def code(self) -> int:
+        """What it has ended with; on POSIX the negative number of the signal that ended it."""
+        assert self.process.returncode is not None
         return self.process.returncode
 
     async def events(self) -> AsyncIterator[tuple[str, str]]:
@@ -50,20 +49,11 @@ class Child:
 
 
 @contextmanager
-def started(
-    run_id: str, *, store_url: str, outbox: Path, pace: float, stall: str | None = None
-) -> Iterator[Child]:
+def started(worker: Path, run_id: str, *options: str, store_url: str) -> Iterator[Child]:
     """A worker, which has ended when this is left, in whatever way it is left."""
-    arguments = [
-        run_id,
-        f'--outbox={outbox}',
-        f'--pace={pace}',
-        # The demo opens the store as well, and so has warned once.
-        '--quiet',
-        *([f'--stall={stall}'] if stall else []),
-    ]
     with Popen(
-        [sys.executable, str(WORKER), *arguments],
+        # The demo opens the store as well, and so has warned once.
+        [sys.executable, str(worker), run_id, '--quiet', *options],
         stdout=PIPE,
         env={**os.environ, 'STORE': store_url},
         # Ctrl-C is for the demo, which then ends its workers itself.
