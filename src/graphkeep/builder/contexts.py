@@ -8,9 +8,10 @@ from typing import Any
 from pydantic_graph import GraphRunContext, ReducerContext, StepContext
 from pydantic_graph.join import JoinState
 
-__all__ = ('Contexts',)
+__all__ = ('GetState', 'node_context', 'reducer_context', 'step_context')
 
 GetState = Callable[[], Any]
+"""Gives the state, and makes it if it must."""
 
 
 class _LazyStepContext(StepContext[Any, Any, Any]):
@@ -45,23 +46,18 @@ class _LazyRunContext(GraphRunContext[Any, Any]):
         return self._get_state()
 
 
-class Contexts:
-    """Makes the contexts of one step, or of one settlement."""
+def step_context(get_state: GetState, deps: Any, inputs: Any) -> StepContext[Any, Any, Any]:
+    """For a step or a transform."""
+    return _LazyStepContext(get_state, deps, inputs)
 
-    __slots__ = ('_deps', '_get_state')
 
-    def __init__(self, get_state: GetState, deps: Any) -> None:
-        self._get_state = get_state
-        self._deps = deps
+def node_context(get_state: GetState, deps: Any) -> GraphRunContext[Any, Any]:
+    """For a `BaseNode`."""
+    return _LazyRunContext(get_state, deps)
 
-    def step(self, inputs: Any) -> StepContext[Any, Any, Any]:
-        """For a step or a transform."""
-        return _LazyStepContext(self._get_state, self._deps, inputs)
 
-    def node(self) -> GraphRunContext[Any, Any]:
-        """For a `BaseNode`."""
-        return _LazyRunContext(self._get_state, self._deps)
-
-    def reducer(self, join_state: JoinState) -> ReducerContext[Any, Any]:
-        """For a reducer that takes a context."""
-        return _LazyReducerContext(self._get_state, self._deps, join_state)
+def reducer_context(
+    get_state: GetState, deps: Any, join_state: JoinState
+) -> ReducerContext[Any, Any]:
+    """For a reducer that takes a context."""
+    return _LazyReducerContext(get_state, deps, join_state)

@@ -23,7 +23,6 @@ from ..scope import Scope, in_context
 from ..shielding import Ending
 from ..tasks import Task, counters, encode_task
 from .completions import Completion, StepState
-from .contexts import Contexts
 from .frontier import Buffer, Frontier, JoinKey
 from .plan import Plan
 from .state import StateKeeper
@@ -216,7 +215,7 @@ class Execution:
         step = self._plan.step(done.task.node)
         inputs = step.decode(done.task.inputs)
         with scope, self._plan.span(step):
-            return await step.call(Contexts(done.state, self._deps), inputs)
+            return await step.call(done.state, self._deps, inputs)
 
     async def _stream(self, done: Completion, items: AsyncIterable[Any]) -> None:
         """Send a stream's items on, one commit after the other; skip what was sent before."""
@@ -273,7 +272,8 @@ class Execution:
         Each is atomic: what it raises belongs to the step that ended and is taken back, and those
         that were settled before it are committed first.
         """
-        change, walks = Change(), list[Walk]()
+        change = Change()
+        walks: list[Walk] = []
         failed: tuple[Completion, BaseException] | None = None
         last: Completion | None = None
         stopped: dict[str, asyncio.Task[None]] = {}
@@ -320,8 +320,7 @@ class Execution:
         self._frontier.begin()
         # What runs in a settlement works on the live state, which is settled at its end.
         live = done.state if done.state.alone else StepState(keeper, alone=True)
-        contexts = Contexts(live, self._deps)
-        walk = Walk(self._plan, self._frontier, contexts, born=self._journal.epoch)
+        walk = Walk(self._plan, self._frontier, live, self._deps, born=self._journal.epoch)
         try:
             if done.item is None and done.state.left is not None:
                 keeper.settle_left(done.state.left, task.node)

@@ -127,7 +127,8 @@ class Frontier:
         task = Task(str(self.next_task), node, inputs, forks, born, fingerprint)
         self.next_task += 1
         self._save_task(task.id)
-        self.restore_task(task)
+        self.tasks[task.id] = task
+        self._count_task(task, 1)
         return task
 
     def restore_task(self, task: Task) -> None:
@@ -280,6 +281,8 @@ class Frontier:
         return buffer
 
     def _count_task(self, task: Task, by: int) -> None:
+        if not self._structure.parent_fork:
+            return  # without joins, nothing ever waits for a fork run
         self._count(task.forks, task.node, by)
         if task.stream_run is not None:
             open_streams = self._streams.get(task.stream_run, 0) + by
@@ -288,8 +291,6 @@ class Frontier:
                 del self._streams[task.stream_run]
 
     def _count(self, forks: Forks, node: str, by: int) -> None:
-        if not self._structure.parent_fork:
-            return  # without joins, nothing ever waits for a fork run
         for run in {item.run for item in forks}:
             left = self._left.setdefault(run, {})
             count = left.get(node, 0) + by

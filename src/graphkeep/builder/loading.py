@@ -21,7 +21,6 @@ from ..journal import Journal, check_not_held
 from ..parts import Part, split, text_of
 from ..runs import Run
 from ..tasks import START, counters, encode_task, read_counters, read_tasks
-from .contexts import Contexts
 from .executor import Execution
 from .frontier import Frontier
 from .plan import Plan
@@ -50,7 +49,7 @@ async def start(
     """
     plan.state.encode(state)  # refused before any of the graph's own code runs
     frontier = Frontier(plan.structure, next_fork=1)
-    walk = Walk(plan, frontier, Contexts(lambda: state, deps), born=0)
+    walk = Walk(plan, frontier, lambda: state, deps, born=0)
     walk.follow(StartNode.id, inputs, START)
     document = Document(
         state=cast('bytes | dict[str, Part]', split(text_of(plan.state.encode(state).parts))),

@@ -24,7 +24,7 @@ from pydantic_graph.util import get_callable_name, unpack_type_expression
 from ..codec import Codec, NodeCodec
 from ..errors import GraphkeepError, UnstorableTypeError
 from ..tasks import Forks
-from .contexts import Contexts
+from .contexts import GetState, node_context, step_context
 from .frontier import Structure
 from .merge import Merger, Rule
 from .resolving import UNKNOWN, Resolver, is_async_iterable
@@ -55,9 +55,9 @@ class StepPlan:
         """Inputs from JSON: detached from every other object."""
         return self._codec.decode(inputs)
 
-    def call(self, contexts: Contexts, inputs: Any) -> Awaitable[Any]:
+    def call(self, get_state: GetState, deps: Any, inputs: Any) -> Awaitable[Any]:
         """Run the step once."""
-        return self.step.call(contexts.step(inputs))
+        return self.step.call(step_context(get_state, deps, inputs))
 
 
 class NodeStepPlan(StepPlan):
@@ -76,9 +76,9 @@ class NodeStepPlan(StepPlan):
         """A new node."""
         return self._nodes.decode(self.step.id, inputs)
 
-    def call(self, contexts: Contexts, inputs: Any) -> Awaitable[Any]:
+    def call(self, get_state: GetState, deps: Any, inputs: Any) -> Awaitable[Any]:
         """Run the node once: upstream's own call would read the state first."""
-        return cast('BaseNode[Any, Any, Any]', inputs).run(contexts.node())
+        return cast('BaseNode[Any, Any, Any]', inputs).run(node_context(get_state, deps))
 
 
 class JoinPlan:

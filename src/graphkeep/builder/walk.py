@@ -20,7 +20,7 @@ from pydantic_graph.util import unpack_type_expression
 from typing_extensions import TypeIs
 
 from ..tasks import ForkItem, Forks, Task
-from .contexts import Contexts
+from .contexts import GetState, reducer_context, step_context
 from .frontier import Buffer, Frontier, JoinKey
 from .plan import Plan
 
@@ -32,17 +32,20 @@ class _Ended(BaseException):
 
 
 def is_stream(value: object) -> TypeIs[AsyncIterable[Any]]:
-    """Whether a value is an async iterable: every step's is looked at, so no ABC is asked."""
-    return hasattr(type(value), '__aiter__')
+    """Whether a value is an async iterable. Every step's is looked at: few get to ask the ABC."""
+    return hasattr(value, '__aiter__') and isinstance(value, AsyncIterable)
 
 
 class Walk:
     """One walk, from the output of a step to what is pending then."""
 
-    def __init__(self, plan: Plan, frontier: Frontier, contexts: Contexts, *, born: int) -> None:
+    def __init__(
+        self, plan: Plan, frontier: Frontier, get_state: GetState, deps: Any, *, born: int
+    ) -> None:
         self._plan = plan
         self._frontier = frontier
-        self._contexts = contexts
+        self._get_state = get_state
+        self._deps = deps
         self._born = born
         self.added: list[Task] = []
         """The tasks that were made, in the order upstream would make them."""
@@ -120,7 +123,7 @@ class Walk:
     def _along(self, path: Path, value: Any, forks: Forks) -> None:
         for item in path.items:
             if isinstance(item, TransformMarker):
-                value = item.transform(self._contexts.step(value))
+                value = item.transform(step_context(self._get_state, self._deps, value))
             elif isinstance(item, DestinationMarker):
                 self._arrive(item.destination_id, value, forks)
                 return
@@ -214,7 +217,7 @@ class Walk:
             buffer.current = plan.reduce(buffer.current, plan.decode_item(item))
             return
         state = JoinState(buffer.current, cast('Any', buffer.forks), buffer.cancelled)
-        context = self._contexts.reducer(state)
+        context = reducer_context(self._get_state, self._deps, state)
         buffer.current = plan.join.reduce(context, buffer.current, plan.decode_item(item))
         buffer.accumulator = plan.encode_accumulator(buffer.current)
         buffer.current = plan.decode_accumulator(buffer.accumulator)
