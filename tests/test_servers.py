@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests import servers
-from tests.servers import PostgresServer, RedisCluster, RedisServer
+from tests.servers import PostgresServer, RedisCluster, RedisServer, directories, processes
+from tests.servers import postgres as postgres_servers
 
 ROOT = Path(__file__).parents[1]
 
@@ -127,7 +128,7 @@ def test_servers_end_with_their_context() -> None:
         assert len(set(left_by(os.getpid())) - before) >= 2
 
     assert set(left_by(os.getpid())) == before
-    assert not any(servers._alive(pid) for pid in pids - servers.server_pids())
+    assert not any(processes.alive(pid) for pid in pids - servers.server_pids())
     for url in urls:
         port = int(url.rpartition(':')[2].partition('/')[0])
         with pytest.raises(ConnectionRefusedError):
@@ -155,17 +156,17 @@ with run_postgres(own=True) as postgres, run_redis(own=True):
         assert len(pids) == 2, 'the servers did not start'
         child.send_signal(signal.SIGKILL)
         child.wait()
-    wait_until(lambda: not any(servers._alive(pid) for pid in pids))
+    wait_until(lambda: not any(processes.alive(pid) for pid in pids))
     assert left_by(child.pid)
 
-    servers._sweep.cache_clear()
+    directories.sweep.cache_clear()
     with servers.run_redis(own=True):
         assert not left_by(child.pid)
 
 
 def test_a_missing_source_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('GRAPHKEEP_TEST_SERVERS', 'local')
-    monkeypatch.setattr(servers, '_postgres_local', lambda: None)
+    monkeypatch.setattr(postgres_servers, '_local', lambda: None)
 
     with (
         pytest.raises(servers.NoServerError, match='no initdb and postgres'),
