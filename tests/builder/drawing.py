@@ -59,12 +59,19 @@ class Deps:
         """By step."""
         self.starts: Counter[str] = Counter()
         """By task."""
+        self._drawn: dict[str, int] = {}
 
     def note(self, name: str) -> None:
         """A step has started."""
         self.runs[name] += 1
         if self._kept:
-            self.starts[graphkeep.current_task().key.rpartition('/')[2]] += 1
+            self.starts[_task()] += 1
+
+    async def draw(self) -> None:
+        """What a step has been given once is given to it at every attempt."""
+        if self._kept:
+            drawn = await graphkeep.once('draw', _random)
+            assert self._drawn.setdefault(_task(), drawn) == drawn, 'drawn twice'
 
     async def wait(self, turns: int = 0) -> None:
         """Let others run meanwhile."""
@@ -76,6 +83,15 @@ class Deps:
             await asyncio.sleep(0)
         if pause:
             await asyncio.sleep(pause)
+
+
+def _task() -> str:
+    return graphkeep.current_task().key.rpartition('/')[2]
+
+
+async def _random() -> int:
+    await asyncio.sleep(0)
+    return random.randrange(1 << 32)
 
 
 class _Hop(BaseNode[Tally, Deps, int]):
@@ -106,7 +122,7 @@ class _Drawing:
             case Work():
                 return self._work(shape, f'w{at}')
             case Until(divisor, body, counts):
-                step = self._step(f'u{at}', counts=counts, turns=0, function=lambda x: x + 1)
+                step = self._step(f'u{at}', lambda x: x + 1, counts=counts)
                 done = self._plain(f'u{at}_done', _same)
                 first = step
                 if body is not None:
@@ -159,9 +175,11 @@ class _Drawing:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def _step(self, name: str, *, counts: bool, turns: int, function: Any) -> Any:
+    def _step(
+        self, name: str, function: Any, *, counts: bool, turns: int = 0, asks: bool = False
+    ) -> Any:
         async def run(ctx: StepContext[Tally, Deps, int]) -> int:
-            await _do(ctx, name, ctx.inputs, counts=counts, turns=turns)
+            await _do(ctx, name, ctx.inputs, counts=counts, turns=turns, asks=asks)
             return function(ctx.inputs)
 
         return self.builder.step(run, node_id=name)
@@ -183,12 +201,12 @@ class _Drawing:
             return small(x * work.factor + 1)
 
         if not work.node:
-            step = self._step(name, counts=work.counts, turns=work.turns, function=function)
+            step = self._step(name, function, counts=work.counts, turns=work.turns, asks=work.asks)
             return step, step
         done = self._plain(f'{name}_done', _same)
 
         async def run(self: Any, ctx: GraphRunContext[Tally, Deps]) -> Any:
-            await _do(ctx, name, self.value, counts=work.counts, turns=work.turns)
+            await _do(ctx, name, self.value, counts=work.counts, turns=work.turns, asks=work.asks)
             return done.as_node(function(self.value))
 
         run.__annotations__['return'] = Annotated[StepNode[Tally, Deps], done]
@@ -260,12 +278,15 @@ def _same(value: int) -> int:
     return value
 
 
-async def _do(ctx: Any, name: str, value: int, *, counts: bool, turns: int) -> None:
+async def _do(ctx: Any, name: str, value: int, *, counts: bool, turns: int, asks: bool) -> None:
     """What every step does that is work."""
     ctx.deps.note(name)
     if counts:
         ctx.state.begin(name)
     await ctx.deps.wait(turns)
+    if asks:
+        await ctx.deps.draw()
+        await ctx.deps.wait()
     if counts:
         ctx.state.end(name, value)
 

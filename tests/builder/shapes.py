@@ -53,8 +53,10 @@ class Work:
     factor: int
     counts: bool
     turns: int
-    node: bool = False
+    node: bool
     """It is a `BaseNode`, which hands over to a step."""
+    asks: bool
+    """It draws a number, `once`."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,9 @@ class Then:
 
 Shape = Work | Both | Staged | Each | Choice | Until | Then
 
-_works = st.builds(Work, st.integers(1, 3), st.booleans(), st.integers(0, 3), st.booleans())
+_works = st.builds(
+    Work, st.integers(1, 3), st.booleans(), st.integers(0, 3), st.booleans(), st.booleans()
+)
 _loops = st.builds(Until, st.integers(2, 4), st.none(), st.booleans())
 _joining = st.sampled_from(Joining.__args__)
 
