@@ -74,8 +74,10 @@ def append(base: Any, mine: Any, committed: Any) -> Any:
     """
     start = mine[:0] if base is MISSING else base
     size = len(start)
-    if not (_same(mine[:size], start) and _same(committed[:size], start)):
-        raise ValueError('merge.append: one side changed more than the end')
+    encoded = _encoded(start)
+    for head in (mine[:size], committed[:size]):
+        if type(head) is not type(start) or _encoded(head) != encoded:
+            raise ValueError('merge.append: one side changed more than the end')
     return committed + mine[size:]
 
 
@@ -140,9 +142,11 @@ class Merger:
     def merge_field(
         self, name: str, base: Any, mine: Any, committed: Any, *, steps: tuple[str, str]
     ) -> Any:
-        """Merge two versions of one field of the value. As `merge`."""
+        """Merge two versions of one field of the value, which both sides have changed: the encoded
+        bytes say so. As `merge`.
+        """
         declared = self._declared(_class_of(self._type)).get(name, Any)
-        return self._value(base, mine, committed, declared, f'{self._path}.{name}', steps)
+        return self._changed(base, mine, committed, declared, f'{self._path}.{name}', steps)
 
     def _value(
         self,
@@ -157,6 +161,18 @@ class Merger:
             return theirs
         if _same(theirs, base):
             return mine
+        return self._changed(base, mine, theirs, declared, path, steps)
+
+    def _changed(
+        self,
+        base: Any,
+        mine: Any,
+        theirs: Any,
+        declared: Any,
+        path: str,
+        steps: tuple[str, str],
+    ) -> Any:
+        """Merge what both sides have changed."""
         if mine is MISSING and theirs is MISSING:
             return MISSING
         if mine is MISSING or theirs is MISSING:
