@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,16 +10,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from graphkeep import (
-    DamagedRunError,
-    LeaseLostError,
-    StoreError,
-    StoreWriteError,
-)
+from graphkeep import DamagedRunError, LeaseLostError, StoreError, StoreWriteError
 from graphkeep.stores.postgres import PostgresStore
 from graphkeep.testing import Worker, eventually
 from tests.servers import PostgresServer
 from tests.stores.postgres_tool import rows, run_sql, tool
+from tests.stores.sql_databases import two_runs
 
 pytestmark = pytest.mark.postgres
 
@@ -386,83 +381,6 @@ async def test_writers_of_the_same_runs_do_not_lock_each_other_out(
 
 
 # --- damage ---------------------------------------------------------------------------------------
-
-
-async def two_runs(store: PostgresStore) -> Worker:
-    """`damaged` with three snapshots, and another run, which is returned."""
-    worker = Worker(store, 'damaged')
-    await worker.create()
-    await worker.step()
-    await worker.step()
-    other = Worker(store, 'other')
-    await other.create()
-    return other
-
-
-@pytest.mark.parametrize(
-    'change',
-    [
-        "SET data = '[]'",
-        "SET data = '7'",
-        'SET data = \'{"format":1,"state":[["x",7]]}\'',
-        "SET kind = 'full', data = '{}'",
-        'SET seq = 1000',
-        "SET run_id = 'somewhere else'",
-    ],
-)
-async def test_a_damaged_snapshot_is_named_and_other_runs_go_on(
-    fresh_postgres_url: str, change: str
-) -> None:
-    async with PostgresStore(fresh_postgres_url) as store:
-        other = await two_runs(store)
-        await run_sql(
-            fresh_postgres_url,
-            f"UPDATE graphkeep_snapshots {change} WHERE run_id = 'damaged' AND seq = 1",
-        )
-        with pytest.raises(DamagedRunError) as caught:
-            await store.document('damaged')
-        assert caught.value.run_id == 'damaged'
-        assert caught.value.seq in (1, 2)
-        assert (await store.document('damaged', at=0)).to_json()
-        await other.step()
-        await other.check()
-        assert len(await store.runs()) == 2
-
-
-@pytest.mark.parametrize('change', ["kind = 'half'", "event = 'x'", "error = '7'"])
-async def test_damage_around_the_data_is_named(fresh_postgres_url: str, change: str) -> None:
-    async with PostgresStore(fresh_postgres_url) as store:
-        other = await two_runs(store)
-        await run_sql(
-            fresh_postgres_url,
-            f"UPDATE graphkeep_snapshots SET {change} WHERE run_id = 'damaged' AND seq = 1",
-        )
-        with pytest.raises(DamagedRunError, match='Snapshot 1 of run') as caught:
-            await store.snapshots('damaged')
-        assert (caught.value.run_id, caught.value.seq) == ('damaged', 1)
-        await other.step()
-        await other.check()
-
-
-@pytest.mark.parametrize('change', ["status = 'walking'", "labels = '[1]'", "error = '7'"])
-async def test_a_damaged_header_is_named_and_hides_no_other_run(
-    fresh_postgres_url: str, caplog: pytest.LogCaptureFixture, change: str
-) -> None:
-    async with PostgresStore(fresh_postgres_url) as store:
-        for number in range(5):
-            await Worker(store, f'earlier-{number}').create(labels={'a': 'b'})
-        await two_runs(store)
-        await run_sql(
-            fresh_postgres_url, f"UPDATE graphkeep_runs SET {change} WHERE run_id = 'damaged'"
-        )
-        for call in (store.run, store.document, store.claim):
-            with pytest.raises(DamagedRunError, match='The header of run') as caught:
-                await call('damaged')
-            assert (caught.value.run_id, caught.value.seq) == ('damaged', None)
-        with caplog.at_level(logging.WARNING, 'graphkeep'):
-            assert len(await store.runs(limit=6)) == 6
-        assert "run 'damaged'" in caplog.text
-        assert len(await store.runs(labels={'a': 'b'})) == 5
 
 
 async def test_a_snapshot_in_the_place_of_the_next_is_damage(fresh_postgres_url: str) -> None:

@@ -1,4 +1,4 @@
-"""A Postgres store and its connections: pools, lost servers and replies, pgbouncer, secrets."""
+"""A Postgres store and its connections: pools, opening, pgbouncer, secrets."""
 
 from __future__ import annotations
 
@@ -8,63 +8,24 @@ import json
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
-from graphkeep import (
-    SchemaError,
-    StoreClosedError,
-    StoreError,
-    StoreUnavailableError,
-    open_store,
-)
+from graphkeep import SchemaError, StoreClosedError, StoreError, StoreUnavailableError, open_store
 from graphkeep.stores.postgres import PostgresStore
 from graphkeep.testing import Worker, eventually
 from tests.servers import PostgresServer
-from tests.stores.postgres_tool import rows, run_sql
+from tests.stores.postgres_tool import at, connections, no_connection
 
-pytestmark = pytest.mark.postgres
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return probe.getsockname()[1]
-
-
-def at(url: str, place: str) -> str:
-    """`url` with another host and port."""
-    parts = urlsplit(url)
-    user = parts.netloc.rpartition('@')[0]
-    return urlunsplit(parts._replace(netloc=f'{user}@{place}' if user else place))
-
-
-async def connections(url: str) -> int:
-    """How many of a store's connections the server has."""
-    sql = (
-        'SELECT count(*) FROM pg_stat_activity '
-        "WHERE datname = current_database() AND application_name = 'graphkeep'"
-    )
-    return (await rows(url, sql))[0]['count']
-
-
-def no_connection(url: str) -> Callable[[], Any]:
-    async def none() -> bool:
-        return await connections(url) == 0
-
-    return none
+pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures('collected')]
 
 
 # --- pools ----------------------------------------------------------------------------------------
@@ -285,168 +246,6 @@ async def test_what_does_not_pass_by_itself_is_not_tried_again(
     assert time.monotonic() - started < 30
 
 
-# --- a server that goes away ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize('way', ['stop', 'kill'])
-async def test_a_run_goes_on_when_the_server_comes_back(
-    make_postgres: Callable[..., PostgresServer], way: str
-) -> None:
-    server = make_postgres()
-    url = server.create_database()
-    async with PostgresStore(url, retry=60) as store:
-        workers = [Worker(store, f'run-{number}') for number in range(10)]
-        for worker in workers:
-            await worker.create()
-        for _ in range(3):
-            await asyncio.gather(*(worker.step() for worker in workers))
-        getattr(server, way)()
-        steps = asyncio.gather(*(worker.step() for worker in workers))
-        read = asyncio.ensure_future(store.run('run-1'))
-        await asyncio.wait((read,), timeout=0.2)
-        await asyncio.to_thread(server.start)
-        await steps
-        await read
-        for worker in workers:
-            await worker.step()
-            await worker.check()
-    await eventually(no_connection(url), what='the connections end')
-
-
-async def test_a_commit_that_found_no_server_may_be_written_later(
-    make_postgres: Callable[..., PostgresServer],
-) -> None:
-    server = make_postgres()
-    url = server.create_database()
-    async with PostgresStore(url, retry=0.3) as store:
-        worker = Worker(store)
-        await worker.create()
-        await worker.step()
-        server.stop()
-        commit = worker.commit()
-        ending = await store.append(commit)
-        assert isinstance(ending.error, StoreUnavailableError)
-        assert '127.0.0.1' in str(ending.error)
-        with pytest.raises(StoreUnavailableError):
-            await store.document('run-1')
-        with pytest.raises(StoreUnavailableError):
-            await store.renew([worker.claim])
-        server.start()
-        await worker.append(commit)
-        await worker.step()
-        await worker.check()
-
-
-async def test_connections_that_the_server_ended_are_replaced(fresh_postgres_url: str) -> None:
-    async with PostgresStore(fresh_postgres_url) as store:
-        worker = Worker(store)
-        await worker.create()
-        for _ in range(3):
-            await worker.step()
-            await run_sql(
-                fresh_postgres_url,
-                'SELECT pg_terminate_backend(pid) FROM pg_stat_activity '
-                "WHERE datname = current_database() AND application_name = 'graphkeep'",
-            )
-        await worker.step()
-        await worker.check()
-
-
-async def test_a_statement_without_an_answer_counts_as_lost(fresh_postgres_url: str) -> None:
-    other = await asyncpg.connect(fresh_postgres_url)
-    async with PostgresStore(fresh_postgres_url, command_timeout=0.2, retry=0) as store:
-        worker = Worker(store)
-        await worker.create()
-        await worker.step()
-        async with other.transaction():
-            await other.execute('SELECT FROM graphkeep_runs FOR UPDATE')
-            commit = worker.commit()
-            ending = await store.append(commit)
-            assert isinstance(ending.error, StoreUnavailableError)
-            assert 'did not answer in time' in str(ending.error)
-            # Others are not held up by it.
-            await Worker(store, 'run-2').create()
-        await worker.append(commit)
-        await worker.step()
-        await worker.check()
-    await other.close()
-
-
-# --- a reply that is lost on the way --------------------------------------------------------------
-
-
-class Wire:
-    """Stands between a store and its server, and loses a reply when it is told to."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self.url = ''
-        self.loses_next = False
-        """Let the next statement be done, and cut the wire instead of giving back its row."""
-        self.lost = 0
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[Wire]:
-        async with await asyncio.start_server(self._connected, '127.0.0.1', 0) as server:
-            self.url = at(self._url, f'127.0.0.1:{server.sockets[0].getsockname()[1]}')
-            yield self
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        parts = urlsplit(self._url)
-        there, away = await asyncio.open_connection(parts.hostname, parts.port)
-        sides = [
-            asyncio.ensure_future(self._carry(reader, away, replies=False)),
-            asyncio.ensure_future(self._carry(there, writer, replies=True)),
-        ]
-        await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
-        for side in sides:
-            side.cancel()
-        await asyncio.wait(sides)
-        for stream in (writer, away):
-            stream.close()
-            await asyncio.wait((asyncio.ensure_future(stream.wait_closed()),))
-
-    async def _carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool
-    ) -> None:
-        while data := await reader.read(1 << 16):
-            # BindComplete, and a row.
-            if replies and self.loses_next and data.startswith(b'2\0\0\0\4D'):
-                self.loses_next = False
-                self.lost += 1
-                return
-            writer.write(data)
-            await writer.drain()
-
-
-@pytest.mark.parametrize('call', ['create', 'claim', 'append', 'end'])
-async def test_a_write_whose_reply_was_lost_is_recognised(
-    fresh_postgres_url: str, call: str
-) -> None:
-    async with Wire(fresh_postgres_url).listening() as wire, PostgresStore(wire.url) as store:
-        for number in range(2):
-            # The first time every statement is prepared; then each is one message and one reply.
-            worker = Worker(store, f'run-{number}')
-            wire.loses_next = call == 'create' and number == 1
-            created = await worker.create(claimed=False)
-            wire.loses_next = call == 'claim' and number == 1
-            try:
-                claimed = await worker.take(expected_seq=0, nonce=f'claim-{number}')
-            except StoreUnavailableError:
-                # The public way to claim tries again by itself, with the same nonce.
-                claimed = await worker.take(expected_seq=0, nonce=f'claim-{number}')
-            wire.loses_next = call == 'append' and number == 1
-            await worker.step()
-            await worker.step()
-            wire.loses_next = call == 'end' and number == 1
-            await worker.step(status='done', event='end', output='the end')
-            await worker.check()
-            run = await store.run(worker.run_id)
-            assert (run.epoch, run.status, run.owner) == (created.epoch + 1, 'done', None)
-            assert claimed.claim.epoch == run.epoch
-        assert wire.lost == 1
-
-
 # --- pgbouncer ------------------------------------------------------------------------------------
 
 
@@ -548,10 +347,3 @@ async def test_a_password_with_special_characters_is_percent_encoded(free_port: 
     store = PostgresStore(f'postgresql://me:a%2Fb%40c@127.0.0.1:{free_port}/db', retry=0)
     with pytest.raises(StoreUnavailableError, match=f'127.0.0.1:{free_port}/db'):
         await store.open()
-
-
-@pytest.fixture(autouse=True)
-def collected() -> Iterator[None]:
-    """What a test leaves to the collector warns in that test."""
-    yield
-    gc.collect()

@@ -7,21 +7,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from graphkeep import (
-    SchemaError,
-    StoreWriteError,
-)
+from graphkeep import SchemaError, StoreWriteError
 from graphkeep.stores import postgres_schema
 from graphkeep.stores.postgres import PostgresStore
-from graphkeep.stores.statements import migrations
 from graphkeep.testing import Worker
 from tests.servers import PostgresServer
 from tests.stores.postgres_tool import name_of, rows, run_sql
+from tests.stores.sql_databases import PostgresDatabase, with_a_step
 
 pytestmark = pytest.mark.postgres
 
@@ -29,36 +25,6 @@ _numbers = count()
 
 
 # --- the schema -----------------------------------------------------------------------------------
-
-
-async def schema(url: str) -> list[dict[str, Any]]:
-    """Everything in the catalogue that has our names."""
-    columns = await rows(
-        url,
-        """
-        SELECT relname, relkind::text, reloptions::text, attname, format_type(atttypid, atttypmod),
-               attnotnull, attcompression::text, collname, pg_get_expr(adbin, adrelid) AS default
-        FROM pg_class JOIN pg_attribute ON pg_class.oid = attrelid
-        LEFT JOIN pg_collation ON pg_collation.oid = attcollation
-        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-        WHERE relname LIKE 'graphkeep%' AND attnum > 0
-        ORDER BY relname, attnum
-        """,
-    )
-    indexes = await rows(
-        url, "SELECT indexdef FROM pg_indexes WHERE tablename LIKE 'graphkeep%' ORDER BY indexdef"
-    )
-    return columns + indexes
-
-
-def with_a_step(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
-    """A graphkeep that knows one schema version more."""
-
-    def newer(database: str, *, prefix: str) -> dict[int, tuple[str, ...]]:
-        known = dict(migrations(database, prefix=prefix))
-        return {**known, max(known) + 1: statements}
-
-    monkeypatch.setattr(postgres_schema, 'migrations', newer)
 
 
 @pytest.fixture
@@ -77,9 +43,10 @@ async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
         worker = Worker(store)
         await worker.create()
         await worker.step()
-        before = await schema(old)
+        before = await PostgresDatabase(old).schema()
         with_a_step(
             monkeypatch,
+            postgres_schema,
             'ALTER TABLE graphkeep_runs ADD COLUMN note text',
             'CREATE TABLE graphkeep_notes (run_id text PRIMARY KEY)',
         )
@@ -90,57 +57,10 @@ async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
         await worker.check(store=store)
     async with PostgresStore(fresh):
         pass
-    assert await schema(old) == await schema(fresh) != before
+    assert await PostgresDatabase(old).schema() == await PostgresDatabase(fresh).schema() != before
     assert await rows(old, 'SELECT * FROM graphkeep_meta') == [
         {'name': 'schema_version', 'value': '2'}
     ]
-
-
-async def test_a_migration_that_fails_changes_nothing(
-    fresh_postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with PostgresStore(fresh_postgres_url) as store:
-        worker = Worker(store)
-        await worker.create()
-    before = await schema(fresh_postgres_url)
-    with monkeypatch.context() as patch:
-        with_a_step(patch, 'ALTER TABLE graphkeep_runs ADD COLUMN note text', 'ALTER TABLE x')
-        with pytest.raises(SchemaError, match='cannot be made'):
-            await PostgresStore(fresh_postgres_url).open()
-    assert await schema(fresh_postgres_url) == before
-    async with PostgresStore(fresh_postgres_url) as store:
-        await worker.check(store=store)
-
-
-async def test_a_newer_schema_is_refused_and_left_as_it_is(
-    fresh_postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        with_a_step(patch, 'CREATE TABLE graphkeep_notes (run_id text)')
-        async with PostgresStore(fresh_postgres_url):
-            pass
-    before = await schema(fresh_postgres_url)
-    with pytest.raises(SchemaError, match=r'version 2; .* up to 1\. Upgrade'):
-        await PostgresStore(fresh_postgres_url).open()
-    assert await schema(fresh_postgres_url) == before
-
-
-@pytest.mark.parametrize(
-    'table',
-    [
-        'graphkeep_meta (id integer)',
-        "graphkeep_meta (name text, value text DEFAULT 'x')",
-        'graphkeep_runs (id integer)',
-    ],
-)
-async def test_tables_of_another_program_are_not_touched(
-    fresh_postgres_url: str, table: str
-) -> None:
-    await run_sql(fresh_postgres_url, f'CREATE TABLE {table}')
-    before = await schema(fresh_postgres_url)
-    with pytest.raises(SchemaError, match='table_prefix'):
-        await PostgresStore(fresh_postgres_url).open()
-    assert await schema(fresh_postgres_url) == before
 
 
 async def test_stores_with_different_prefixes_do_not_see_each_other(
@@ -283,7 +203,7 @@ async def test_a_role_that_may_not_create_tables_works_where_they_are(
     with pytest.raises(SchemaError, match='may not make them') as caught:
         await PostgresStore(url).open()
     assert 'secret' not in str(caught.value)
-    assert await schema(fresh_postgres_url) == []
+    assert await PostgresDatabase(fresh_postgres_url).schema() == []
     async with PostgresStore(fresh_postgres_url):
         pass
     with pytest.raises(SchemaError, match='GRANT SELECT, INSERT, UPDATE, DELETE') as caught:

@@ -1,55 +1,28 @@
-"""What is special to SQLite: the stored form, the modes, the schema, and damage."""
+"""What is special to SQLite: the stored form, the modes, damage, and other connections."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
-from graphkeep import (
-    DamagedRunError,
-    SchemaError,
-    StoreError,
-    StoreUnavailableError,
-    StoreWriteError,
-    open_store,
-)
+from graphkeep import DamagedRunError, StoreError, StoreUnavailableError, StoreWriteError
 from graphkeep.stores import sqlite_connections
 from graphkeep.stores.sqlite import SQLiteStore
 from graphkeep.stores.sqlite_connections import Writer
-from graphkeep.stores.statements import migrations
 from graphkeep.testing import Worker
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / 'runs.db'
-
-
-@pytest.fixture
-def tool(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file as another program sees it."""
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
-        connection.row_factory = sqlite3.Row
-        yield connection
+from tests.stores.sql_databases import sqlite_schema, two_runs, with_a_step
 
 
 def rows(connection: sqlite3.Connection, sql: str) -> list[dict[str, Any]]:
     return [dict(row) for row in connection.execute(sql)]
-
-
-def schema(path: Path) -> list[tuple[str, str]]:
-    with closing(sqlite3.connect(path)) as connection:
-        return sorted(connection.execute('SELECT name, sql FROM sqlite_master'))
 
 
 def micros(at: datetime) -> int:
@@ -292,16 +265,6 @@ async def test_what_a_killed_process_left_in_the_wal_is_written_back(path: Path)
 # --- the schema -----------------------------------------------------------------------------------
 
 
-def with_a_step(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
-    """A graphkeep that knows one schema version more."""
-
-    def newer(database: str, *, prefix: str) -> dict[int, tuple[str, ...]]:
-        known = dict(migrations(database, prefix=prefix))
-        return {**known, max(known) + 1: statements}
-
-    monkeypatch.setattr(sqlite_connections, 'migrations', newer)
-
-
 async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,9 +273,10 @@ async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
         worker = Worker(store)
         await worker.create()
         await worker.step()
-    before = schema(old)
+    before = sqlite_schema(old)
     with_a_step(
         monkeypatch,
+        sqlite_connections,
         'ALTER TABLE graphkeep_runs ADD COLUMN note TEXT',
         'CREATE TABLE graphkeep_notes (run_id TEXT NOT NULL PRIMARY KEY)',
     )
@@ -320,57 +284,11 @@ async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
         await worker.check(store=store)
     async with SQLiteStore(fresh):
         pass
-    assert schema(old) == schema(fresh) != before
+    assert sqlite_schema(old) == sqlite_schema(fresh) != before
     with closing(sqlite3.connect(old)) as connection:
         assert connection.execute('SELECT * FROM graphkeep_meta').fetchall() == [
             ('schema_version', '2')
         ]
-
-
-async def test_a_migration_that_fails_changes_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with SQLiteStore(path) as store:
-        worker = Worker(store)
-        await worker.create()
-    before = schema(path)
-    with monkeypatch.context() as patch:
-        with_a_step(patch, 'ALTER TABLE graphkeep_runs ADD COLUMN note TEXT', 'ALTER TABLE x')
-        with pytest.raises(SchemaError, match='cannot be made'):
-            await SQLiteStore(path).open()
-    assert schema(path) == before
-    async with SQLiteStore(path) as store:
-        await worker.check(store=store)
-
-
-async def test_a_newer_schema_is_refused_and_left_as_it_is(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        with_a_step(patch, 'CREATE TABLE graphkeep_notes (run_id TEXT)')
-        async with SQLiteStore(path):
-            pass
-    before = path.read_bytes()
-    with pytest.raises(SchemaError, match=r'version 2; .* up to 1\. Upgrade'):
-        await SQLiteStore(path).open()
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    'table',
-    [
-        'graphkeep_meta (id INTEGER)',
-        "graphkeep_meta (name TEXT, value TEXT DEFAULT 'x')",
-        'graphkeep_runs (id INTEGER)',
-    ],
-)
-async def test_tables_of_another_program_are_not_touched(path: Path, table: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f'CREATE TABLE {table}')
-    before = schema(path)
-    with pytest.raises(SchemaError, match='table_prefix'):
-        await SQLiteStore(path).open()
-    assert schema(path) == before
 
 
 async def test_the_file_may_have_tables_of_others(path: Path, tool: sqlite3.Connection) -> None:
@@ -389,95 +307,6 @@ async def test_an_old_sqlite_is_refused(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 # --- damage ---------------------------------------------------------------------------------------
-
-
-async def two_runs(store: SQLiteStore) -> Worker:
-    """`damaged` with three snapshots, and another run, which is returned."""
-    worker = Worker(store, 'damaged')
-    await worker.create()
-    await worker.step()
-    await worker.step()
-    other = Worker(store, 'other')
-    await other.create()
-    return other
-
-
-@pytest.mark.parametrize(
-    'change',
-    [
-        'SET data = \'{"format":1,\'',
-        "SET data = ''",
-        'SET data = 7',
-        "SET data = x'ff00'",
-        "SET kind = 'full'",
-        'SET seq = 1000',
-    ],
-)
-async def test_a_damaged_snapshot_is_named_and_other_runs_go_on(
-    path: Path, tool: sqlite3.Connection, change: str
-) -> None:
-    async with SQLiteStore(path) as store:
-        other = await two_runs(store)
-        where = "WHERE run_id = 'damaged' AND seq = 1"
-        tool.execute(f'UPDATE graphkeep_snapshots {change} {where}')
-        with pytest.raises(DamagedRunError) as caught:
-            await store.document('damaged')
-        assert caught.value.run_id == 'damaged'
-        assert caught.value.seq in (1, 2)
-        assert (await store.document('damaged', at=0)).to_json()
-        await other.step()
-        await other.check()
-        assert len(await store.runs()) == 2
-
-
-@pytest.mark.parametrize(
-    'change', ["kind = 'half'", "event = 'x'", "created_at = 'now'", "error = '['", "error = '7'"]
-)
-async def test_damage_around_the_data_is_named(
-    path: Path, tool: sqlite3.Connection, change: str
-) -> None:
-    async with SQLiteStore(path) as store:
-        other = await two_runs(store)
-        tool.execute(
-            f"UPDATE graphkeep_snapshots SET {change} WHERE run_id = 'damaged' AND seq = 1"
-        )
-        with pytest.raises(DamagedRunError, match='Snapshot 1 of run') as caught:
-            await store.snapshots('damaged')
-        assert (caught.value.run_id, caught.value.seq) == ('damaged', 1)
-        await other.step()
-        await other.check()
-
-
-@pytest.mark.parametrize(
-    'change',
-    [
-        "status = 'walking'",
-        "labels = '{'",
-        "labels = '[1]'",
-        "error = 'x'",
-        "seq = 'x'",
-        "epoch = 'x'",
-        "lease_until = 'x'",
-        "updated_at = 'x'",
-        'updated_at = 9e18',
-    ],
-)
-async def test_a_damaged_header_is_named_and_hides_no_other_run(
-    path: Path, tool: sqlite3.Connection, caplog: pytest.LogCaptureFixture, change: str
-) -> None:
-    async with SQLiteStore(path) as store:
-        for number in range(5):
-            await Worker(store, f'earlier-{number}').create(labels={'a': 'b'})
-        await two_runs(store)
-        tool.execute(f"UPDATE graphkeep_runs SET {change} WHERE run_id = 'damaged'")
-        for call in (store.run, store.document, store.claim):
-            with pytest.raises(DamagedRunError, match='The header of run') as caught:
-                await call('damaged')
-            assert (caught.value.run_id, caught.value.seq) == ('damaged', None)
-        with caplog.at_level(logging.WARNING, 'graphkeep'):
-            assert len(await store.runs(limit=6)) == 6
-        assert "run 'damaged'" in caplog.text
-        assert len(await store.runs(labels={'a': 'b'})) == 5
 
 
 async def test_a_snapshot_in_the_place_of_the_next_is_damage(
@@ -558,88 +387,6 @@ async def test_a_create_that_does_not_fit_leaves_nothing(path: Path) -> None:
         with pytest.raises(StoreWriteError):
             await Worker(store, 'large').create(state={'text': 'x' * 1_000_000})
         assert [run.run_id for run in await store.runs()] == ['small']
-
-
-# --- where the file is ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    'name',
-    ['runs.db', 'two words.db', 'größe 🙂.db', '100%.db', 'a%20b', 'a?b=c', 'a#b', "it's", ':x'],
-)
-async def test_any_file_name_can_be_written_as_a_url(tmp_path: Path, name: str) -> None:
-    url = f'sqlite:///{quote(str(tmp_path))}/{quote(name)}'
-    async with open_store(url) as store:
-        await Worker(store).create()
-        assert isinstance(store, SQLiteStore)
-        assert store.path == tmp_path / name
-    assert [file.name for file in tmp_path.iterdir()] == [name]
-    async with SQLiteStore(tmp_path / name) as store:
-        assert (await store.run('run-1')).seq == 0
-
-
-async def test_a_relative_path_stays_where_it_was_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = open_store('sqlite:///runs.db')
-    monkeypatch.chdir('/')
-    async with store:
-        await Worker(store).create()
-    assert (tmp_path / 'runs.db').exists()
-
-
-def test_a_windows_path_follows_three_slashes() -> None:
-    assert (
-        SQLiteStore.from_url('sqlite:///C:/data/runs.db')
-        .path.as_posix()
-        .endswith('C:/data/runs.db')
-    )
-
-
-@pytest.mark.parametrize(
-    ('url', 'reason'),
-    [
-        ('sqlite://', 'memory://'),
-        ('sqlite:', 'memory://'),
-        ('sqlite:///', 'memory://'),
-        ('sqlite:///:memory:', 'memory://'),
-        ('sqlite:///?synchronous=FULL', 'memory://'),
-        ('sqlite://runs.db', 'sqlite:///runs.db'),
-        ('sqlite:runs.db', 'sqlite:///runs.db'),
-        ('sqlite:///a%00b', 'NUL'),
-        ('sqlite:///runs.db?synchronous=OFF', "'FULL' or 'NORMAL'"),
-        ('sqlite:///runs.db?mode=ro', "no option 'mode'"),
-        ('sqlite:///runs.db?lease=1&lease=2', "twice option 'lease'"),
-        ('sqlite:///runs.db?lease=soon', "'lease'.*seconds.*'soon'"),
-        ('sqlite:///runs.db?lease=nan', "'lease'.*seconds"),
-        ('sqlite:///runs.db?history=none', 'history'),
-        ('sqlite:///runs.db?table_prefix=a-b', 'table_prefix'),
-        ('sqlite:///runs.db?lease', 'bad query field'),
-    ],
-)
-def test_a_url_that_names_no_file_or_option_is_refused(url: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        open_store(url)
-
-
-def test_options_follow_the_path_and_arguments_win() -> None:
-    url = 'sqlite:///runs.db?synchronous=NORMAL&lease=60&history=latest&retry=0'
-    store = open_store(url, retry=5)
-    assert (store.lease, store.history, store.retry) == (60.0, 'latest', 5)
-
-
-@pytest.mark.parametrize('path', ['', ':memory:', 'a\0b'])
-def test_a_path_that_names_no_file_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match='file'):
-        SQLiteStore(path)
-
-
-async def test_a_directory_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreWriteError, match=r'directory .*missing.* does not exist'):
-        await SQLiteStore(tmp_path / 'missing' / 'runs.db').open()
-    with pytest.raises(StoreWriteError, match='is a directory'):
-        await SQLiteStore(tmp_path).open()
 
 
 # --- other connections ----------------------------------------------------------------------------

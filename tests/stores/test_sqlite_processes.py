@@ -1,82 +1,23 @@
-"""A SQLite store and its threads, other processes, and the rights and limits of a process."""
+"""A SQLite store and its threads, other processes, and the limits of a process."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
-import shutil
 import sqlite3
-import subprocess
-import sys
-import tempfile
-import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from graphkeep import SchemaError, StoreClosedError, StoreWriteError
+from graphkeep import StoreClosedError, StoreWriteError
 from graphkeep.stores.sqlite import SQLiteStore
 from graphkeep.testing import Worker, eventually
-
-PRELUDE = """
-import asyncio, os, sys
-from graphkeep.errors import *
-from graphkeep.runs import Commit, Draft, NewRun
-from graphkeep.store import new_nonce
-from graphkeep.stores.sqlite import SQLiteStore
-
-path = sys.argv[1]
-FULL = b'{"format":1,"state":{"text":"%s"},"tasks":{},"joins":{},"next":{"task":1,"fork":1}}'
-
-async def start(store, run_id='run-1'):
-    new = NewRun(run_id=run_id, owner='me', ttl=30, nonce=new_nonce())
-    draft = Draft(seq=0, kind='full', event='start', data=FULL % b'')
-    return (await store.create(new, draft)).claim()
-
-def commit(claim, seq, text=b''):
-    draft = Draft(seq=seq, kind='full', event='step', data=FULL % text)
-    return Commit(claim=claim, draft=draft, status='running', ttl=30, nonce=new_nonce())
-
-async def step(store, claim, seq):
-    (await store.append(commit(claim, seq))).unwrap()
-"""
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / 'runs.db'
-
-
-def child(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """A Python process that runs `code`, indented as it may be."""
-    return subprocess.Popen(
-        [sys.executable, '-c', PRELUDE + textwrap.dedent(code), *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-def output(process: subprocess.Popen[str], *, code: int = 0) -> list[str]:
-    """What it printed. It must end by itself, without complaint."""
-    try:
-        printed, complaint = process.communicate(timeout=60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        printed, complaint = process.communicate()
-        pytest.fail(f'the child hung: {printed!r} {complaint!r}', pytrace=False)
-    assert (process.returncode, complaint) == (code, '')
-    return printed.splitlines()
+from tests.stores.sqlite_children import child, output
 
 
 def files(path: Path) -> list[str]:
@@ -449,134 +390,3 @@ def test_too_many_open_files_is_worth_another_try(path: Path) -> None:
         asyncio.run(main())
         """
     assert output(child(code, path)) == ['written']
-
-
-# --- rights ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A directory that other users can get to, unlike pytest's own."""
-    directory = Path(tempfile.mkdtemp(prefix='graphkeep-'))
-    directory.chmod(0o777)
-    yield directory
-    directory.chmod(0o777)
-    shutil.rmtree(directory)
-
-
-@pytest.fixture
-def unprivileged(public: Path, tmp_path: Path) -> Callable[[], dict[str, Any]]:
-    """`unprivileged()`: tries a store in a process that has no rights but those of everybody."""
-    code = """
-        import json
-        def told(e):
-            return [type(e).__name__, str(e)]
-        async def use(path):
-            found = {}
-            try:
-                async with SQLiteStore(path, retry=0) as store:
-                    found['runs'] = [run.run_id for run in await store.runs()]
-                    found['document'] = bool((await store.document('run-1')).to_json())
-                    for name, call in (
-                        ('create', start(store, 'run-2')), ('claim', store.claim('run-1'))
-                    ):
-                        try:
-                            await call
-                        except StoreError as e:
-                            found[name] = told(e)
-            except StoreError as e:
-                found['open'] = told(e)
-            return found
-        if os.geteuid() == 0:
-            # Once with all rights: everybody may not be able to import what is imported late.
-            asyncio.run(use(sys.argv[2]))
-            os.setgroups([])
-            os.setgid(65534)
-            os.setuid(65534)
-        print(json.dumps(asyncio.run(use(path))))
-        """
-    rehearsal = tmp_path / 'rehearsal.db'
-    asyncio.run(ready_run(rehearsal))
-
-    def run() -> dict[str, Any]:
-        [line] = output(child(code, public / 'runs.db', rehearsal, cwd='/'))
-        return json.loads(line)
-
-    return run
-
-
-async def ready_run(path: Path) -> None:
-    async with SQLiteStore(path) as store:
-        worker = Worker(store)
-        await worker.create(claimed=False)
-
-
-Try = Callable[[], dict[str, Any]]
-posix = pytest.mark.skipif(os.name != 'posix', reason='needs rights as POSIX has them')
-
-
-@posix
-async def test_a_file_that_may_only_be_read_can_be_read(public: Path, unprivileged: Try) -> None:
-    await ready_run(public / 'runs.db')
-    (public / 'runs.db').chmod(0o444)
-    found = unprivileged()
-    assert found['runs'] == ['run-1']
-    assert found['document'] is True
-    for call in ('create', 'claim'):
-        name, message = found[call]
-        assert name == 'StoreWriteError'
-        assert 'the right to write the file and its directory' in message
-        assert str(public / 'runs.db') in message
-
-
-@posix
-async def test_a_copy_that_is_no_wal_file_can_be_read_in_a_read_only_directory(
-    public: Path, unprivileged: Try
-) -> None:
-    path = public / 'runs.db'
-    await ready_run(path)
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute('PRAGMA journal_mode = DELETE').fetchone() == ('delete',)
-    path.chmod(0o444)
-    public.chmod(0o555)
-    found = unprivileged()
-    assert found['runs'] == ['run-1']
-    assert found['create'][0] == 'StoreWriteError'
-
-
-@posix
-@pytest.mark.parametrize(
-    ('file', 'directory', 'reason'),
-    [
-        (0o444, 0o555, 'and its directory, where SQLite keeps a -wal and a -shm file'),
-        (0o666, 0o555, 'and its directory, where SQLite keeps a -wal and a -shm file'),
-        (0o000, 0o777, 'no right to read it'),
-    ],
-)
-async def test_rights_that_are_missing_are_named(
-    public: Path, unprivileged: Try, file: int, directory: int, reason: str
-) -> None:
-    await ready_run(public / 'runs.db')
-    (public / 'runs.db').chmod(file)
-    public.chmod(directory)
-    name, message = unprivileged()['open']
-    assert name == 'StoreWriteError'
-    assert reason in message
-
-
-@posix
-def test_a_file_that_may_not_be_made_is_named(public: Path, unprivileged: Try) -> None:
-    public.chmod(0o555)
-    name, message = unprivileged()['open']
-    assert name == 'StoreWriteError'
-    assert 'no right to create it' in message
-
-
-@posix
-def test_a_schema_that_may_not_be_made_is_a_schema_error(public: Path, unprivileged: Try) -> None:
-    with closing(sqlite3.connect(public / 'runs.db')) as connection:
-        connection.execute('CREATE TABLE orders (id INTEGER)')
-    (public / 'runs.db').chmod(0o444)
-    name, message = unprivileged()['open']
-    assert name == SchemaError.__name__
-    assert 'no tables of graphkeep' in message
