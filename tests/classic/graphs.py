@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pydantic_graph import BaseNode, End, GraphRunContext
-from pydantic_graph.graph import Graph
+from pydantic_graph.graph import Graph, GraphRun, GraphRunResult
 from pydantic_graph.persistence import EndSnapshot, NodeSnapshot
 
 from graphkeep import Run, Snapshot, Store
+from graphkeep.classic import StatePersistence
 
 Hook: TypeAlias = 'Callable[[Context, BaseNode[Any, Any, Any]], Awaitable[None]]'
 
@@ -75,6 +77,34 @@ class Pay(BaseNode[Order, Deps | None, int]):
 
 orders = Graph[Order, Deps | None, int](nodes=(Pick, Price, Pay), name='orders')
 """Three nodes: `Pick('tea')` ends with 300, and with the lines tea and paid."""
+
+
+async def order_tea(
+    store: Store, run_id: str, *, deps: Deps | None = None
+) -> GraphRunResult[Order, int]:
+    """A new run of `orders`, to its end."""
+    return await orders.run(
+        Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
+    )
+
+
+def tea_by_node(
+    store: Store, run_id: str, *, deps: Deps | None = None
+) -> AbstractAsyncContextManager[GraphRun[Order, Deps | None, int]]:
+    """A new run of `orders`, node by node."""
+    return orders.iter(Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id))
+
+
+async def loaded(
+    store: Store, run_id: str
+) -> tuple[StatePersistence[Any, Any], NodeSnapshot[Any, Any]]:
+    """A new run of `orders` in which no node has run: a handle, and what it loaded."""
+    await orders.initialize(Pick('tea'), store.persistence(run_id), state=Order())
+    handle = store.persistence(run_id)
+    handle.set_graph_types(orders)
+    snapshot = await handle.load_next()
+    assert snapshot is not None
+    return handle, snapshot
 
 
 def fails(error: BaseException, *, times: int = 1) -> Hook:

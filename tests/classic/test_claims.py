@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -28,9 +29,11 @@ from tests.classic.graphs import (
     count_calls,
     events,
     fails,
+    order_tea,
     orders,
     status,
     stops_at,
+    tea_by_node,
     writes,
 )
 
@@ -43,9 +46,7 @@ async def test_while_a_node_runs_nobody_else_gets_the_run(
 ) -> None:
     store, other = make_store(), make_store()
     deps, begun, go_on = stops_at('Price')
-    running = asyncio.create_task(
-        orders.run(Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id))
-    )
+    running = asyncio.create_task(order_tea(store, run_id, deps=deps))
     await begun.wait()
 
     assert await status(store, run_id) == 'running'
@@ -81,7 +82,7 @@ async def test_a_claim_is_renewed_while_a_node_runs(make_store: MakeStore, run_i
             await Worker(other, run_id).take()
 
     deps = Deps(hooks={'Price': long})
-    await orders.run(Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id))
+    await order_tea(store, run_id, deps=deps)
 
     assert await events(store, run_id) == ['start', 'step', 'step', 'end']
 
@@ -97,12 +98,7 @@ async def test_a_run_of_short_steps_is_renewed_by_its_commits(
         await asyncio.sleep(0.5)
 
     hooks: dict[str, Hook] = dict.fromkeys(('Pick', 'Price', 'Pay'), short)
-    await orders.run(
-        Pick('tea'),
-        state=Order(),
-        deps=Deps(hooks=hooks),
-        persistence=store.persistence(run_id),
-    )
+    await order_tea(store, run_id, deps=Deps(hooks=hooks))
 
     assert writes(calls) == {'create': 1, 'append': 3}
 
@@ -112,9 +108,7 @@ async def test_who_lost_the_run_writes_nothing_more(make_store: MakeStore, run_i
     """A step that blocked the loop past its lease: another has gone on meanwhile."""
     store, other = make_store(), make_store()
     deps, begun, go_on = stops_at('Price')
-    running = asyncio.create_task(
-        orders.run(Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id))
-    )
+    running = asyncio.create_task(order_tea(store, run_id, deps=deps))
     await begun.wait()
     seen = await other.run(run_id)
     thief = Worker(other, run_id)
@@ -142,9 +136,7 @@ async def test_a_run_cancelled_or_deleted_under_a_running_node(
 
     deps = Deps(hooks={'Price': end})
     with pytest.raises(LeaseLostError):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
 
     assert deps.ran == ['Pick', 'Price']
     if ending == 'cancel':
@@ -166,9 +158,7 @@ async def test_a_node_that_raises_after_its_run_was_lost_raises_its_own_error(
 
     deps = Deps(hooks={'Price': end})
     with pytest.raises(ZeroDivisionError):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
 
     assert await events(store, run_id) == ['start', 'step']
 
@@ -204,14 +194,21 @@ async def test_a_claim_that_was_just_got_is_not_taken_for_idle(
 # --- left between two nodes -----------------------------------------------------------------------
 
 
+def is_free(store: Store, run_id: str) -> Callable[[], Awaitable[bool]]:
+    """Whether nobody has the run."""
+
+    async def ready() -> bool:
+        return await status(store, run_id) == 'ready'
+
+    return ready
+
+
 @every_store
 async def test_a_run_that_was_left_goes_on_at_once_in_the_same_process(
     make_store: MakeStore, run_id: str
 ) -> None:
     store, other = make_store(), make_store()
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         await run.next()
 
     assert (await graphkeep.resume(orders, other.persistence(run_id))).output == 300
@@ -223,17 +220,12 @@ async def test_a_run_that_was_left_is_free_elsewhere_within_two_seconds(
     make_store: MakeStore, run_id: str
 ) -> None:
     store, other = make_store(), make_store()
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         await run.next()
         with pytest.raises(RunBusyError):
             await Worker(other, run_id).take()
 
-    async def free() -> bool:
-        return (await other.run(run_id)).status == 'ready'
-
-    await eventually(free, what='the idle claim is given up', timeout=2.0)
+    await eventually(is_free(other, run_id), what='the idle claim is given up', timeout=2.0)
     await Worker(other, run_id).take()
 
 
@@ -241,18 +233,13 @@ async def test_a_run_that_was_left_is_free_elsewhere_within_two_seconds(
 async def test_a_caller_may_think_between_two_nodes(make_store: MakeStore, run_id: str) -> None:
     """The idle claim is given up meanwhile, and got again."""
     store, other = make_store(), make_store()
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         await run.next()
 
-        async def free() -> bool:
-            return (await other.run(run_id)).status == 'ready'
-
-        await eventually(free, what='the idle claim is given up')
+        await eventually(is_free(other, run_id), what='the idle claim is given up')
         run.state.total = 5
         await run.next()
-        await eventually(free, what='the idle claim is given up')
+        await eventually(is_free(other, run_id), what='the idle claim is given up')
         assert await run.next() == End(305)
 
     assert await events(store, run_id) == ['start', 'step', 'edit', 'step', 'end']
@@ -264,9 +251,7 @@ async def test_another_took_the_run_while_the_caller_was_thinking(
 ) -> None:
     store, other = make_store(), make_store()
     deps = Deps()
-    async with orders.iter(
-        Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id, deps=deps) as run:
         await run.next()
 
         async def taken() -> bool:
@@ -290,27 +275,20 @@ async def test_a_handle_that_was_dropped_leaves_the_run_free(
     store, other = make_store(), make_store()
 
     async def start() -> None:
-        async with orders.iter(
-            Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-        ) as run:
+        async with tea_by_node(store, run_id) as run:
             await run.next()
 
     await start()
     gc.collect()
 
-    async def free() -> bool:
-        return (await other.run(run_id)).status == 'ready'
-
-    await eventually(free, what='the idle claim is given up')
+    await eventually(is_free(other, run_id), what='the idle claim is given up')
 
 
 async def test_a_store_that_is_closed_gives_the_claims_up_at_once(
     make_store: MakeStore, run_id: str
 ) -> None:
     store, other = make_store(), make_store()
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         await run.next()
         await store.close()
 
@@ -339,9 +317,7 @@ async def test_a_store_that_is_closed_while_a_node_runs(make_store: MakeStore, r
 
 def test_a_store_belongs_to_one_event_loop(database: str, run_id: str) -> None:
     async def use(store: Store) -> None:
-        async with orders.iter(
-            Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-        ) as run:
+        async with tea_by_node(store, run_id) as run:
             await run.next()
 
     async def use_again(store: Store) -> None:
@@ -401,7 +377,7 @@ async def test_a_run_that_fails_does_not_touch_the_others(store: Store, run_id: 
 @on_sqlite
 async def test_nothing_writes_after_the_end(store: Store, run_id: str) -> None:
     calls = count_calls(store)
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    await order_tea(store, run_id)
     before = writes(calls)
 
     # Longer than an idle claim is kept.

@@ -28,6 +28,7 @@ from tests.classic.graphs import (
     nodes,
     orders,
     quiz,
+    tea_by_node,
     writes,
 )
 
@@ -115,9 +116,7 @@ async def test_two_edits_before_the_same_node(store: Store, run_id: str) -> None
 async def test_what_is_unchanged_costs_no_write(store: Store, run_id: str) -> None:
     await store.open()
     calls = count_calls(store)
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         price = await run.next()
         assert isinstance(price, Price)
         # Other objects, and a change taken back: what is stored is the same.
@@ -135,9 +134,7 @@ async def test_an_edit_that_cannot_be_stored_is_refused_before_anything_happens(
     store: Store, run_id: str
 ) -> None:
     deps = Deps()
-    async with orders.iter(
-        Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id, deps=deps) as run:
         await run.next()
         run.state.total = 1.5  # type: ignore[assignment]
         with pytest.raises(LossyStateError) as error:
@@ -160,9 +157,7 @@ async def test_a_state_that_the_caller_replaces_is_visible_when_the_next_node_en
         found.append((ctx.state, (await store.document(run_id)).state))
 
     deps = Deps(hooks={'Price': look})
-    async with orders.iter(
-        Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id, deps=deps) as run:
         await run.next()
         run.state = Order(lines=['other'], total=5)
         await run.next()

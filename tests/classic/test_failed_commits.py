@@ -21,8 +21,10 @@ from tests.classic.graphs import (
     Pick,
     count_calls,
     events,
+    order_tea,
     orders,
     status,
+    tea_by_node,
     writes_through,
 )
 
@@ -48,9 +50,7 @@ async def test_a_commit_that_the_database_refuses_fails_the_run(store: Store, ru
     deps = Deps()
 
     with pytest.raises(StoreWriteError, match='full'):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
 
     run = await store.run(run_id)
     assert run.status == 'failed'
@@ -68,7 +68,7 @@ async def test_a_commit_that_is_refused_and_its_failure_too(store: Store, run_id
     refuses(store, StoreWriteError('the disk is full'), first=2, count=2)
 
     with pytest.raises(StoreWriteError, match='full') as error:
-        await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+        await order_tea(store, run_id)
 
     assert any('could not be stored' in note for note in error.value.__notes__)
     assert await status(store, run_id) == 'ready'
@@ -94,7 +94,7 @@ async def test_the_database_is_out_of_reach_when_a_step_ends(
 
     writes_through(store, raising)
     with pytest.raises(StoreUnavailableError, match='no route'):
-        await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+        await order_tea(store, run_id)
 
     assert calls['release'] == 0
     assert await status(store, run_id) == 'running'
@@ -115,7 +115,7 @@ async def test_a_reply_that_was_lost_is_no_second_write(store: Store, run_id: st
         return results
 
     writes_through(store, losing)
-    result = await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    result = await order_tea(store, run_id)
 
     assert result.output == 300
     assert lost == [1, 1]
@@ -141,9 +141,7 @@ async def test_a_failed_edit_leaves_the_run_as_it_was(store: Store, run_id: str)
 
 async def test_a_failed_replacement_leaves_the_run_as_it_was(store: Store, run_id: str) -> None:
     refuses(store, StoreWriteError('the disk is full'), first=2)
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         await run.next()
         with pytest.raises(StoreWriteError):
             await run.next(Pay(tip=1))

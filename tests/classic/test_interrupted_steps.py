@@ -23,6 +23,7 @@ from tests.classic.graphs import (
     events,
     fails,
     nodes,
+    order_tea,
     orders,
     status,
     stops_at,
@@ -87,9 +88,7 @@ def test_an_interrupt_in_a_step_leaves_the_run_ready(
 ) -> None:
     async def interrupted(store: Store) -> None:
         deps = Deps(hooks={'Price': fails(error())})
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
 
     store = graphkeep.open_store(database)
     with asyncio.Runner() as runner:
@@ -107,9 +106,7 @@ async def test_a_step_whose_coroutine_is_closed_leaves_the_run_free(
     """As when a loop goes down with its tasks: nobody can wait for anything any more."""
     store, other = make_store(), make_store()
     deps, begun, _ = stops_at('Price')
-    coroutine = orders.run(
-        Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-    )
+    coroutine = order_tea(store, run_id, deps=deps)
     context = contextvars.copy_context()
     while not begun.is_set():
         future: Any = context.run(coroutine.send, None)
@@ -143,9 +140,7 @@ async def test_a_cancel_during_a_write_waits_for_it_and_loses_nothing(
     setattr(store, f'_{hook}', slow)
     store.grouped = True
     deps = Deps()
-    task = asyncio.create_task(
-        orders.run(Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id))
-    )
+    task = asyncio.create_task(order_tea(store, run_id, deps=deps))
     await begun.wait()
     for _ in range(cancels):
         task.cancel()
@@ -176,7 +171,7 @@ async def test_an_anyio_scope_that_cancels_at_every_turn_of_the_loop(
 
     writes_through(store, slow)
     with scope:
-        await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+        await order_tea(store, run_id)
 
     assert scope.cancelled_caught
     assert await status(store, run_id) == 'ready'

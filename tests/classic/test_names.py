@@ -12,7 +12,7 @@ from graphkeep import (
     Store,
 )
 from tests.classic.conftest import every_store
-from tests.classic.graphs import Deps, Order, Pick, fails, nodes, orders
+from tests.classic.graphs import Deps, Order, Pick, fails, nodes, order_tea, orders
 
 # --- names ----------------------------------------------------------------------------------------
 
@@ -136,9 +136,7 @@ class ChattyError(Exception):
 async def failed_with(store: Store, run_id: str, error: Exception) -> Any:
     deps = Deps(hooks={'Price': fails(error)})
     with pytest.raises(type(error)) as raised:
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
     assert raised.value is error
     run = await store.run(run_id)
     assert run.status == 'failed'
@@ -192,8 +190,6 @@ async def test_an_endless_recursion_is_an_error_like_any_other(store: Store, run
 
     deps = Deps(hooks={'Price': recurse})
     with pytest.raises(RecursionError):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
 
     assert (await store.run(run_id)).status == 'failed'

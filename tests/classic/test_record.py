@@ -13,7 +13,19 @@ import graphkeep
 from graphkeep import Store
 from graphkeep.testing import Worker
 from tests.classic.conftest import MakeStore, every_store
-from tests.classic.graphs import Deps, Order, Pay, Pick, Price, fails, nodes, orders, shape
+from tests.classic.graphs import (
+    Deps,
+    Order,
+    Pay,
+    Pick,
+    Price,
+    fails,
+    nodes,
+    order_tea,
+    orders,
+    shape,
+    tea_by_node,
+)
 
 
 async def history(store: Store, run_id: str) -> Any:
@@ -25,9 +37,7 @@ async def history(store: Store, run_id: str) -> Any:
 async def eventful(store: Store, run_id: str) -> None:
     """A run with all that can happen: an edit, a replacement, a failure, a cancel, two handles."""
     deps = Deps(hooks={'Pay': fails(ValueError('declined'))})
-    async with orders.iter(
-        Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id, deps=deps) as run:
         await run.next()
         await run.next(Price(cents=5))
         run.state.lines.append('hello')
@@ -118,9 +128,7 @@ async def test_a_failed_node_keeps_its_times_and_loses_its_error_when_it_runs_ag
 ) -> None:
     deps = Deps(hooks={'Price': fails(ValueError())})
     with pytest.raises(ValueError):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
     failed = (await history(store, run_id))[1]
     assert (failed.id, failed.status) == ('Price:1', 'error')
     assert failed.start_ts is not None
@@ -186,9 +194,7 @@ async def test_a_history_that_is_read_while_the_run_goes_on(
     store, other = make_store(), make_store()
     await other.open()
     read = other._history
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         await run.next()
 
         async def late(run_id: str, after: int, limit: int) -> Any:
@@ -217,7 +223,7 @@ async def test_a_handle_that_was_overtaken_tells_what_is_stored(store: Store, ru
 
 
 async def test_the_history_of_a_fork_begins_where_it_was_forked(store: Store, run_id: str) -> None:
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    await order_tea(store, run_id)
     await store.fork(run_id, new_run_id=f'{run_id}/middle', at=1)
     await store.fork(run_id, new_run_id=f'{run_id}/end')
 

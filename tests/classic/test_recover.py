@@ -19,7 +19,18 @@ from graphkeep import Recovered, Store
 from graphkeep import owner as owners
 from graphkeep.testing import Worker, eventually
 from tests.classic.conftest import MakeStore, every_store, on_sqlite
-from tests.classic.graphs import Deps, Order, Pick, count_calls, fails, orders, rows, writes
+from tests.classic.graphs import (
+    Deps,
+    Order,
+    Pick,
+    count_calls,
+    fails,
+    order_tea,
+    orders,
+    rows,
+    tea_by_node,
+    writes,
+)
 
 
 @dataclass
@@ -85,7 +96,7 @@ async def test_every_run_whose_worker_is_gone_goes_on(store: Store, run_id: str)
 async def test_nothing_to_do(store: Store, run_id: str) -> None:
     assert await graphkeep.recover(store, {}) == []
     assert await graphkeep.recover(store, {'orders': orders}) == []
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    await order_tea(store, run_id)
     await ready(store, f'{run_id}/ready', graph='orders')
     await left(store, f'{run_id}/other', graph='not ours')
     calls = count_calls(store)
@@ -126,9 +137,7 @@ async def test_a_dead_process_of_this_machine_is_known_at_once(store: Store, run
 @on_sqlite
 async def test_ready_runs_too(store: Store, run_id: str) -> None:
     await ready(store, f'{run_id}/ready', graph='orders')
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(f'{run_id}/left')
-    ) as run:
+    async with tea_by_node(store, f'{run_id}/left') as run:
         await run.next()
 
     async def free() -> bool:
@@ -145,10 +154,8 @@ async def test_ready_runs_too(store: Store, run_id: str) -> None:
 async def test_runs_that_have_ended_in_any_way_are_left_alone(store: Store, run_id: str) -> None:
     deps = Deps(hooks={'Price': fails(ValueError())})
     with pytest.raises(ValueError):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(f'{run_id}/f')
-        )
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(f'{run_id}/d'))
+        await order_tea(store, f'{run_id}/f', deps=deps)
+    await order_tea(store, f'{run_id}/d')
     await ready(store, f'{run_id}/c', graph='orders')
     await store.cancel(f'{run_id}/c')
 
@@ -313,12 +320,7 @@ async def test_a_run_of_this_process_is_nobodys_to_recover(store: Store, run_id:
         async with asyncio.timeout(10):
             assert await graphkeep.recover(store, {'orders': orders}, ready=True) == []
 
-    result = await orders.run(
-        Pick('tea'),
-        state=Order(),
-        deps=Deps(hooks={'Price': meddle}),
-        persistence=store.persistence(run_id),
-    )
+    result = await order_tea(store, run_id, deps=Deps(hooks={'Price': meddle}))
 
     assert result.output == 300
 

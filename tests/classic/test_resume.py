@@ -31,18 +31,19 @@ from tests.classic.graphs import (
     count_calls,
     events,
     fails,
+    loaded,
     nodes,
+    order_tea,
     orders,
     rows,
+    tea_by_node,
     writes,
 )
 
 
 async def stopped_after(store: Store, run_id: str, *, steps: int) -> None:
     """A run that was left after some steps."""
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         for _ in range(steps):
             await run.next()
 
@@ -79,9 +80,7 @@ async def test_a_run_whose_worker_is_gone(store: Store, run_id: str) -> None:
 async def test_a_failed_run_runs_the_failed_node_again(store: Store, run_id: str) -> None:
     deps = Deps(hooks={'Price': fails(ValueError('no price'), times=2)})
     with pytest.raises(ValueError):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
     assert (await store.run(run_id)).status == 'failed'
 
     handle = store.persistence(run_id)
@@ -105,9 +104,7 @@ async def test_what_a_failed_step_did_to_the_state_is_not_kept(store: Store, run
 
     deps = Deps(hooks={'Price': spoil})
     with pytest.raises(ValueError):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
     result = await graphkeep.resume(orders, store.persistence(run_id), deps=deps)
 
     assert result.state.lines == ['tea', 'half done', 'paid']
@@ -118,7 +115,7 @@ async def test_a_run_that_has_ended_gives_its_stored_output(
     make_store: MakeStore, run_id: str
 ) -> None:
     store, other, deps = make_store(), make_store(), Deps()
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    await order_tea(store, run_id)
     before = await rows(store, run_id)
 
     result = await graphkeep.resume(
@@ -273,7 +270,7 @@ async def test_a_run_that_is_run_elsewhere(store: Store, run_id: str) -> None:
 
 @every_store
 async def test_forked_in_the_middle(store: Store, run_id: str) -> None:
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    await order_tea(store, run_id)
     before = await rows(store, run_id)
     fork = await store.fork(run_id, new_run_id=f'{run_id}/fork', at=2)
     assert (fork.status, fork.parent_run_id, fork.parent_seq) == ('ready', run_id, 2)
@@ -288,7 +285,7 @@ async def test_forked_in_the_middle(store: Store, run_id: str) -> None:
 @every_store
 async def test_forked_from_the_end(store: Store, run_id: str) -> None:
     """A new run that starts from the last state: the node is the caller's to name."""
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    await order_tea(store, run_id)
     await store.fork(run_id, new_run_id=f'{run_id}/fork')
     handle = store.persistence(f'{run_id}/fork')
 
@@ -301,7 +298,7 @@ async def test_forked_from_the_end(store: Store, run_id: str) -> None:
 
 
 async def test_forked_from_the_end_and_stopped_again(store: Store, run_id: str) -> None:
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    await order_tea(store, run_id)
     await store.fork(run_id, new_run_id=f'{run_id}/fork')
     deps = Deps(hooks={'Pick': fails(ValueError())})
     handle = store.persistence(f'{run_id}/fork')
@@ -316,7 +313,7 @@ async def test_forked_from_the_end_and_stopped_again(store: Store, run_id: str) 
 async def test_a_fork_from_the_end_goes_on_with_upstreams_own_iter(
     store: Store, run_id: str
 ) -> None:
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    await order_tea(store, run_id)
     await store.fork(run_id, new_run_id=f'{run_id}/fork')
     handle = store.persistence(f'{run_id}/fork')
     handle.set_graph_types(orders)
@@ -330,9 +327,7 @@ async def test_a_fork_from_the_end_goes_on_with_upstreams_own_iter(
 async def test_a_fork_of_a_failed_run(store: Store, run_id: str) -> None:
     deps = Deps(hooks={'Price': fails(ValueError())})
     with pytest.raises(ValueError):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
     fork = await store.fork(run_id, new_run_id=f'{run_id}/fork')
 
     assert (fork.status, fork.error) == ('ready', None)
@@ -417,7 +412,7 @@ async def test_a_type_that_has_changed(
 
 
 async def test_an_output_that_does_not_fit_any_more(store: Store, run_id: str) -> None:
-    await orders.run(Pick('tea'), state=Order(), persistence=store.persistence(run_id))
+    await order_tea(store, run_id)
     changed = Graph[Order, Deps | None, Any](
         nodes=(Pick, Price, Pay), run_end_type=list[str], name='orders'
     )
@@ -484,11 +479,7 @@ async def test_reading_changes_nothing(store: Store, run_id: str) -> None:
 async def test_a_snapshot_of_load_next_that_is_changed_and_dropped(
     store: Store, run_id: str
 ) -> None:
-    await orders.initialize(Pick('tea'), store.persistence(run_id), state=Order())
-    handle = store.persistence(run_id)
-    handle.set_graph_types(orders)
-    snapshot = await handle.load_next()
-    assert snapshot is not None
+    handle, snapshot = await loaded(store, run_id)
     snapshot.state.lines.append('spoiled')
 
     assert (await graphkeep.resume(orders, handle)).state.lines == ['tea', 'paid']

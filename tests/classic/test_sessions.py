@@ -21,9 +21,12 @@ from tests.classic.graphs import (
     Price,
     events,
     fails,
+    loaded,
     nodes,
+    order_tea,
     orders,
     rows,
+    tea_by_node,
     writes_through,
 )
 
@@ -61,13 +64,9 @@ async def test_a_run_in_any_status_is_not_started_again(
     elif status == 'failed':
         deps = Deps(hooks={'Price': fails(ValueError())})
         with pytest.raises(ValueError):
-            await orders.run(
-                Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-            )
+            await order_tea(store, run_id, deps=deps)
     else:
-        async with orders.iter(
-            Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-        ) as run:
+        async with tea_by_node(store, run_id) as run:
             await run.next()
         if status == 'cancelled':
             await store.cancel(run_id)
@@ -140,7 +139,7 @@ async def test_after_load_next_found_nothing_to_do_a_start_says_that_the_run_exi
 
 
 async def test_opening_iter_writes_nothing(store: Store, run_id: str) -> None:
-    async with orders.iter(Pick('tea'), state=Order(), persistence=store.persistence(run_id)):
+    async with tea_by_node(store, run_id):
         pass
 
     assert await store.runs() == []
@@ -150,10 +149,7 @@ async def test_two_starts_at_once_have_one_winner(store: Store, run_id: str) -> 
     deps = [Deps() for _ in range(5)]
 
     results = await asyncio.gather(
-        *(
-            orders.run(Pick('tea'), state=Order(), deps=each, persistence=store.persistence(run_id))
-            for each in deps
-        ),
+        *(order_tea(store, run_id, deps=each) for each in deps),
         return_exceptions=True,
     )
 
@@ -198,11 +194,7 @@ async def test_a_node_that_ran_is_not_run_again_by_its_object(store: Store, run_
 async def test_the_snapshot_of_load_next_runs_without_a_further_commit(
     store: Store, run_id: str
 ) -> None:
-    await orders.initialize(Pick('tea'), store.persistence(run_id), state=Order())
-    handle = store.persistence(run_id)
-    handle.set_graph_types(orders)
-    snapshot = await handle.load_next()
-    assert snapshot is not None
+    handle, snapshot = await loaded(store, run_id)
 
     result = await orders.run(snapshot.node, state=snapshot.state, persistence=handle)
 
@@ -213,11 +205,7 @@ async def test_the_snapshot_of_load_next_runs_without_a_further_commit(
 async def test_the_snapshot_of_load_next_with_a_state_of_the_callers(
     store: Store, run_id: str
 ) -> None:
-    await orders.initialize(Pick('tea'), store.persistence(run_id), state=Order())
-    handle = store.persistence(run_id)
-    handle.set_graph_types(orders)
-    snapshot = await handle.load_next()
-    assert snapshot is not None
+    handle, snapshot = await loaded(store, run_id)
 
     result = await orders.run(snapshot.node, state=Order(total=1000), persistence=handle)
 
@@ -232,9 +220,7 @@ async def test_the_snapshot_of_load_next_with_a_state_of_the_callers(
 
 @every_store
 async def test_another_node_takes_the_place_of_the_pending_one(store: Store, run_id: str) -> None:
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         await run.next()
         await run.next(Pay(tip=1))
 
@@ -278,11 +264,7 @@ async def test_replacing_the_pending_node_of_a_failed_run_that_was_loaded(
 async def test_initialize_after_load_next_replaces_and_claims_nothing(
     store: Store, run_id: str
 ) -> None:
-    await orders.initialize(Pick('tea'), store.persistence(run_id), state=Order())
-    handle = store.persistence(run_id)
-    handle.set_graph_types(orders)
-    snapshot = await handle.load_next()
-    assert snapshot is not None
+    handle, snapshot = await loaded(store, run_id)
 
     await orders.initialize(Pay(tip=1), handle, state=snapshot.state)
 
@@ -334,9 +316,7 @@ async def test_two_handles_take_turns(make_store: MakeStore, run_id: str) -> Non
 async def test_a_handle_that_was_overtaken_between_two_nodes_is_refused(
     store: Store, run_id: str
 ) -> None:
-    async with orders.iter(
-        Pick('tea'), state=Order(), persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id) as run:
         await run.next()
         await graphkeep.resume(orders, store.persistence(run_id))
 
@@ -417,9 +397,7 @@ async def test_the_same_node_twice_at_once(store: Store, run_id: str) -> None:
         await go_on.wait()
 
     deps = Deps(hooks={'Pick': wait})
-    async with orders.iter(
-        Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-    ) as run:
+    async with tea_by_node(store, run_id, deps=deps) as run:
         first = asyncio.create_task(run.next())
         await started.wait()
         with pytest.raises(GraphNodeStatusError, match="'running'"):
@@ -435,9 +413,7 @@ async def test_a_node_may_run_a_graph_of_its_own(store: Store, run_id: str) -> N
         ctx.state.total += result.output
 
     deps = Deps(hooks={'Price': inner})
-    result = await orders.run(
-        Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-    )
+    result = await order_tea(store, run_id, deps=deps)
 
     assert result.output == 600
 
@@ -456,9 +432,7 @@ async def test_an_error_of_an_inner_run_fails_the_outer_one(
     deps = Deps(hooks={'Price': fails(error)})
 
     with pytest.raises(type(error)):
-        await orders.run(
-            Pick('tea'), state=Order(), deps=deps, persistence=store.persistence(run_id)
-        )
+        await order_tea(store, run_id, deps=deps)
 
     run = await store.run(run_id)
     assert run.status == 'failed'
