@@ -18,11 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import core_schema
 
 from graphkeep.codec import Codec
 from graphkeep.errors import CodecError, LossyStateError, UnstorableTypeError
-from tests.test_codec_types import (
+from tests.codec_classes import (
     PARIS,
     Aliased,
     Cat,
@@ -37,6 +36,7 @@ from tests.test_codec_types import (
     Open,
     Pet,
     Private,
+    Probe,
     SpecialItem,
     Tree,
     Word,
@@ -235,28 +235,6 @@ def test_a_field_that_is_never_dumped_is_looked_at_all_the_same(value: Any, name
             codec.encode(held, previous=parts)
         assert caught.value.path.endswith(name)
         setattr(target, name, 4 if name == 'twice' else 0)
-
-
-class Probe:
-    """A field type that counts how often it is dumped and loaded."""
-
-    dumped = loaded = 0
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        def dump(value: int) -> int:
-            cls.dumped += 1
-            return value
-
-        def load(value: int) -> int:
-            cls.loaded += 1
-            return value
-
-        return core_schema.no_info_after_validator_function(
-            load,
-            core_schema.int_schema(),
-            serialization=core_schema.plain_serializer_function_ser_schema(dump),
-        )
 
 
 def test_of_a_list_only_elements_that_changed_are_loaded_back() -> None:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from pydantic_core import core_schema
 
 from graphkeep.codec import AppendOnly, Codec
 from graphkeep.document import Tail
 from graphkeep.errors import LossyStateError, UnstorableTypeError
+from tests.codec_classes import Probe
 
 
 class Word(BaseModel):
@@ -136,26 +136,6 @@ def test_it_must_be_a_list() -> None:
 
     with pytest.raises(UnstorableTypeError, match='plain list'):
         Codec(Wrong, path='state')
-
-
-class Probe:
-    dumped = loaded = 0
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        def dump(value: int) -> int:
-            cls.dumped += 1
-            return value
-
-        def load(value: int) -> int:
-            cls.loaded += 1
-            return value
-
-        return core_schema.no_info_after_validator_function(
-            load,
-            core_schema.int_schema(),
-            serialization=core_schema.plain_serializer_function_ser_schema(dump),
-        )
 
 
 @dataclass
