@@ -40,7 +40,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from .parts import Part, Tail, added, name_of, split, wrong_start
+from .parts import Part, Tail, added, name_of, no_parts, split, wrong_start
 from .splices import triples
 
 __all__ = (
@@ -65,9 +65,9 @@ class Change:
     state: bytes | dict[str, bytes | Tail] | None = None
     """The whole new state: when it is a JSON object, all its members in order (those that did not
     change as well), else its JSON text."""
-    tasks: dict[str, bytes | None] = field(default_factory=dict[str, 'bytes | None'])
+    tasks: dict[str, bytes | None] = field(default_factory=no_parts)
     """Tasks that were made or changed. `None` removes one; it is an error if it is not there."""
-    joins: dict[str, bytes | Tail | None] = field(default_factory=dict[str, 'bytes | Tail | None'])
+    joins: dict[str, bytes | Tail | None] = field(default_factory=no_parts)
     """Join buffers, as `tasks`; a tail is what a buffer's array, its last member, has got."""
     next: bytes | None = None
     """The counters."""

@@ -115,9 +115,12 @@ class SnapshotData(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Draft:
-    """A snapshot that is about to be written; the store adds `created_at`."""
+class Draft(NamedTuple):
+    """A snapshot that is about to be written; the store adds `created_at`.
+
+    A tuple, as `Commit`: they are made at every step, and a frozen dataclass takes four times as
+    long.
+    """
 
     seq: int
     kind: SnapshotKind
@@ -190,8 +193,7 @@ class Claimed:
     """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """One fenced write: it succeeds only while `claim.epoch` is the run's and its seq is `draft.seq
     - 1`.
     """

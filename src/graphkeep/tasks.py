@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from pydantic_core import from_json, to_json
 
 from .document import Document
-from .parts import split, text_of
+from .parts import no_parts, split, text_of
 
 __all__ = (
     'START',
@@ -63,7 +63,7 @@ class Task:
     """
     fingerprint: str | None = None
     """Of the forks it is in, if there are any: it changes when one of them is another one."""
-    memo: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    memo: dict[str, bytes] = field(default_factory=no_parts)
     """What its attempts have kept with `once`, as JSON."""
     sent: int | None = None
     """For a stream that maps directly: how many of its items were sent on."""

@@ -19,9 +19,24 @@ __all__ = ('MemoryStore',)
 
 @dataclass(kw_only=True, slots=True)
 class _Row:
-    run: Run
+    header: Run
+    """The header, but for `stepped`."""
     nonce: str
+    seq: int
     snapshots: list[Snapshot]
+    stepped: dict[str, Any] | None = None
+    """What the commits of a running run have changed in it: many, between two that look at it."""
+
+    @property
+    def run(self) -> Run:
+        """The header as it is."""
+        if self.stepped is not None:
+            self.header, self.stepped = replace(self.header, **self.stepped), None
+        return self.header
+
+    @run.setter
+    def run(self, run: Run) -> None:
+        self.header, self.stepped = run, None
 
 
 @dataclass(kw_only=True, slots=True, weakref_slot=True)
@@ -91,7 +106,7 @@ class MemoryStore(Store):
             updated_at=now,
         )
         self._data.rows[run.run_id] = _Row(
-            run=header, nonce=run.nonce, snapshots=[_snapshot(draft, now)]
+            header=header, nonce=run.nonce, seq=0, snapshots=[_snapshot(draft, now)]
         )
         return header
 
@@ -127,21 +142,21 @@ class MemoryStore(Store):
         row = self._data.rows.get(claim.run_id)
         if row is not None and row.nonce == commit.nonce:
             return None
-        if row is None or not _owned(row.run, claim) or row.run.seq != draft.seq - 1:
+        # Neither epoch nor status is among what a step changes.
+        if row is None or not _owned(row.header, claim) or row.seq != draft.seq - 1:
             return LeaseLostError(run_id=claim.run_id, epoch=claim.epoch)
         now = self._clock()
-        stays = commit.status == 'running'
-        row.nonce = commit.nonce
-        row.run = replace(
-            row.run,
-            seq=draft.seq,
-            full_seq=draft.seq if draft.kind == 'full' else row.run.full_seq,
-            status=commit.status,
-            owner=claim.owner if stays else None,
-            lease_until=now + timedelta(seconds=commit.ttl) if stays else None,
-            error=draft.error,
-            updated_at=now,
-        )
+        row.nonce, row.seq = commit.nonce, draft.seq
+        changes = {} if row.stepped is None else row.stepped
+        changes['seq'], changes['error'], changes['updated_at'] = draft.seq, draft.error, now
+        if draft.kind == 'full':
+            changes['full_seq'] = draft.seq
+        if commit.status == 'running':
+            changes['lease_until'] = now + timedelta(seconds=commit.ttl)
+            row.stepped = changes
+        else:
+            ended = {'status': commit.status, 'owner': None, 'lease_until': None}
+            row.run = replace(row.header, **{**changes, **ended})
         if commit.history == 'latest' and draft.kind == 'full':
             row.snapshots.clear()
         row.snapshots.append(_snapshot(draft, now))
