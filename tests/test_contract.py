@@ -20,15 +20,31 @@ from tests.servers import PostgresServer, RedisCluster
 
 _numbers = count()
 
+
+class OneByOne:
+    """A store that writes one commit at a time."""
+
+    max_batch_commits = 1
+
+
+class Hostile:
+    """The lease has always passed, every snapshot is full, and every step claims the run anew."""
+
+    ttl = 0.0
+    always_full = True
+    reclaims = True
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 
-class OneByOneMemoryStore(MemoryStore):
-    max_batch_commits = 1
+class OneByOneMemoryStore(OneByOne, MemoryStore):
+    pass
 
 
 class InMemory(CommitContract):
     outlives_process = False
+    kind = MemoryStore
 
     @pytest.fixture(autouse=True)
     def keeper(self, request: pytest.FixtureRequest) -> Iterator[None]:
@@ -39,7 +55,7 @@ class InMemory(CommitContract):
         del kept
 
     def make_store(self, **options: Any) -> Store:
-        return MemoryStore(self.name, **options)
+        return self.kind(self.name, **options)
 
 
 class TestMemory(InMemory, StoreContract):
@@ -59,44 +75,43 @@ class TestMemoryWithClaimsAtEveryStep(InMemory):
 
 
 class TestMemoryOneByOne(InMemory):
-    def make_store(self, **options: Any) -> Store:
-        return OneByOneMemoryStore(self.name, **options)
+    kind = OneByOneMemoryStore
 
 
 # --- SQLite ---------------------------------------------------------------------------------------
 
 
-class OneByOneSQLiteStore(SQLiteStore):
-    max_batch_commits = 1
+class OneByOneSQLiteStore(OneByOne, SQLiteStore):
+    pass
 
 
 class InSQLite(CommitContract):
+    kind = SQLiteStore
+
     @pytest.fixture(autouse=True)
     def file(self, tmp_path: Path) -> None:
         self.path = tmp_path / 'runs.db'
 
     def make_store(self, **options: Any) -> Store:
-        return SQLiteStore(self.path, **options)
+        return self.kind(self.path, **options)
 
 
 class TestSQLite(InSQLite, StoreContract):
     pass
 
 
-class TestSQLiteInHostileMode(InSQLite):
-    ttl = 0.0
-    always_full = True
-    reclaims = True
+class TestSQLiteInHostileMode(Hostile, InSQLite):
+    kind = OneByOneSQLiteStore
 
     def make_store(self, **options: Any) -> Store:
-        return OneByOneSQLiteStore(self.path, synchronous='NORMAL', **options)
+        return super().make_store(synchronous='NORMAL', **options)
 
 
 # --- Postgres -------------------------------------------------------------------------------------
 
 
-class OneByOnePostgresStore(PostgresStore):
-    max_batch_commits = 1
+class OneByOnePostgresStore(OneByOne, PostgresStore):
+    pass
 
 
 @pytest.fixture(scope='module')
@@ -109,6 +124,8 @@ def quick_postgres_url(postgres_url: str, postgres_server: PostgresServer) -> st
 
 @pytest.mark.postgres
 class InPostgres(CommitContract):
+    kind = PostgresStore
+
     @pytest.fixture(autouse=True)
     async def tables(self, quick_postgres_url: str, request: pytest.FixtureRequest) -> None:
         self.url = quick_postgres_url
@@ -126,50 +143,42 @@ class InPostgres(CommitContract):
             await connection.close()
 
     def make_store(self, **options: Any) -> Store:
-        return PostgresStore(self.url, table_prefix=self.prefix, **options)
+        return self.kind(self.url, table_prefix=self.prefix, **options)
 
 
 class TestPostgres(InPostgres, StoreContract):
     pass
 
 
-class TestPostgresInHostileMode(InPostgres):
-    ttl = 0.0
-    always_full = True
-    reclaims = True
-
-    def make_store(self, **options: Any) -> Store:
-        return OneByOnePostgresStore(self.url, table_prefix=self.prefix, **options)
+class TestPostgresInHostileMode(Hostile, InPostgres):
+    kind = OneByOnePostgresStore
 
 
 # --- Redis ----------------------------------------------------------------------------------------
 
 
-class OneByOneRedisStore(RedisStore):
-    max_batch_commits = 1
+class OneByOneRedisStore(OneByOne, RedisStore):
+    pass
 
 
 @pytest.mark.redis
 class InRedis(CommitContract):
+    kind = RedisStore
+
     @pytest.fixture(autouse=True)
     def keys(self, redis_url: str) -> None:
         self.url = redis_url
 
     def make_store(self, **options: Any) -> Store:
-        return RedisStore(self.url, **options)
+        return self.kind(self.url, **options)
 
 
 class TestRedis(InRedis, StoreContract):
     pass
 
 
-class TestRedisInHostileMode(InRedis):
-    ttl = 0.0
-    always_full = True
-    reclaims = True
-
-    def make_store(self, **options: Any) -> Store:
-        return OneByOneRedisStore(self.url, **options)
+class TestRedisInHostileMode(Hostile, InRedis):
+    kind = OneByOneRedisStore
 
 
 @pytest.mark.redis
