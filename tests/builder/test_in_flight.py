@@ -12,7 +12,7 @@ import pytest
 
 import graphkeep
 from graphkeep import LeaseLostError, RunStatusError, Store
-from tests.classic.conftest import MakeStore, every_store
+from tests.classic.conftest import MakeStore, every_store, on_sqlite
 
 from .fan import (
     ITEMS,
@@ -256,4 +256,36 @@ async def test_a_step_fails_beside_others(store: Store, run_id: str, beside: str
     other = Worker()
     assert await resume(store, run_id, other) == output()
     assert other.ran == Counter(ends()) - Counter(committed.ends)
+    await check_undisturbed(store, run_id)
+
+
+@on_sqlite
+async def test_a_cancellation_is_heard_while_the_database_is_away(
+    store: Store, run_id: str
+) -> None:
+    """The commit that waits cannot be made, and whoever cancelled hears that it was heard."""
+    worker = Worker(held={'work-2', 'work-3'})
+    run = begin(store, run_id, worker, Tally())
+    await until_committed(store, run_id, 'work-0', 'work-1')
+    await worker.runs('work-2', 'work-3')
+    waits, goes = asyncio.Event(), asyncio.Event()
+    append = store._append
+
+    async def away(commits: Any) -> Any:
+        waits.set()
+        await goes.wait()
+        raise graphkeep.StoreUnavailableError('away')
+
+    store.retry, store._append = 0.0, away
+    await worker.let_go('work-2')
+    await waits.wait()
+    run.cancel()
+    await asyncio.sleep(0)
+    goes.set()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert worker.stopped == ['work-3']
+
+    store._append = append
+    assert await resume(store, run_id, Worker()) == output()
     await check_undisturbed(store, run_id)

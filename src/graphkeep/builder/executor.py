@@ -428,8 +428,7 @@ class Execution:
         self._journal.step_ends()
         if isinstance(error, StoreUnavailableError):
             self._journal.abandon()
-            raise error
-        if isinstance(error, Exception) and self._journal.claimed:
+        elif isinstance(error, Exception) and self._journal.claimed:
             ending = await self._journal.fail(
                 describe(error, None if done is None else done.task.node),
                 node=None if done is None else done.task.node,
