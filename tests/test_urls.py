@@ -92,8 +92,23 @@ def test_the_options_of_every_store_may_stand_in_its_url() -> None:
     assert open_store('memory://?lease=60', lease=9.0).lease == 9.0
 
 
-def test_a_heartbeat_follows_its_lease() -> None:
-    assert open_store('memory://', lease=9.0).heartbeat == 3.0
+STORES = [
+    'memory://',
+    'sqlite:///unused.db',
+    'postgresql://host/db',
+    'redis://host/0',
+    'redis+cluster://host:7000',
+]
+
+
+@pytest.mark.parametrize('url', STORES)
+def test_a_heartbeat_follows_its_lease(url: str) -> None:
+    assert open_store(url).heartbeat == 10.0
+    assert open_store(url, lease=6.0).heartbeat == 2.0
+    assert open_store(f'{url}?lease=6').heartbeat == 2.0
+    assert open_store(f'{url}?lease=6&heartbeat=1', lease=60.0).heartbeat == 1.0
+    with pytest.raises(ValueError, match='half'):
+        open_store(f'{url}?heartbeat=4', lease=6.0)
 
 
 @pytest.mark.parametrize('url', ['memory://?lease=soon', 'postgresql://h/x?retry='])

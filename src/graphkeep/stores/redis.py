@@ -88,7 +88,7 @@ class RedisStore(Store):
         timeout: float = 10.0,
         check_server: bool = True,
         lease: float = 30.0,
-        heartbeat: float = 10.0,
+        heartbeat: float | None = None,
         history: Literal['all', 'latest'] = 'all',
         retry: float = 10.0,
     ) -> None:
