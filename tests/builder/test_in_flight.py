@@ -289,3 +289,43 @@ async def test_a_cancellation_is_heard_while_the_database_is_away(
     store._append = append
     assert await resume(store, run_id, Worker()) == output()
     await check_undisturbed(store, run_id)
+
+
+class Slow:
+    """Commits of a store, held until they are let go."""
+
+    def __init__(self, store: Store) -> None:
+        self.reached, self.goes = asyncio.Event(), asyncio.Event()
+        self._append = store._append
+        store._append = self._held
+
+    async def _held(self, commits: Any) -> Any:
+        self.reached.set()
+        await self.goes.wait()
+        return await self._append(commits)
+
+
+@on_sqlite
+async def test_what_ends_while_a_commit_is_written_is_kept_beside_a_failure(
+    store: Store, run_id: str
+) -> None:
+    """A step fails while an earlier one is committed, and others end after it, before it shows."""
+    worker = Worker(held={'work-1', 'work-2', 'work-3'}, fails={'work-1'})
+    worker.held.add('work-0')
+    run = begin(store, run_id, worker, Tally())
+    await worker.runs('work-0', 'work-1', 'work-2', 'work-3')
+    slow = Slow(store)
+    await worker.let_go('work-0')
+    await slow.reached.wait()
+    await worker.let_go('work-1')
+    await worker.let_go('work-2', 'work-3')
+    slow.goes.set()
+    with pytest.raises(ValueError, match='work-1 fails'):
+        await run
+    assert worker.stopped == []
+    assert (await store.run(run_id)).status == 'failed'
+
+    heir = Worker()
+    assert await resume(store, run_id, heir) == output()
+    assert heir.ran == {'work-1': 1, 'last': 1}
+    await check_undisturbed(store, run_id)

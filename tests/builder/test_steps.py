@@ -385,10 +385,10 @@ async def test_siblings_that_settled_before_a_failure_are_committed(
 
 
 @pytest.mark.parametrize('first', ['good', 'bad'])
-async def test_what_ended_in_the_same_turn_is_settled_up_to_the_failure(
+async def test_what_ended_in_the_same_turn_as_a_failure_is_committed(
     first: str, store: graphkeep.Store
 ) -> None:
-    """What ended after the one that failed is dropped, and runs again."""
+    """Whether it ended before the one that failed or after it."""
     g, runs, fails = builder(output_type=list[int]), Counter[str](), [True]
     good = runs_noted(g, runs, 'good', 3, [])
     bad = runs_noted(g, runs, 'bad', 3, fails)
@@ -396,10 +396,10 @@ async def test_what_ended_in_the_same_turn_is_settled_up_to_the_failure(
     with pytest.raises(ValueError, match='bad'):
         await kept.run(state=Log(), inputs=0, persistence=store.persistence('run'))
     committed = kept._plan.state.decode((await store.document('run')).state)
-    assert committed == Log(['good'] if first == 'good' else [])
+    assert committed == Log(['good'])
     fails[0] = False
     assert await kept.resume(store.persistence('run')) == [1, 1]
-    assert runs == {'good': 1 if first == 'good' else 2, 'bad': 2}
+    assert runs == {'good': 1, 'bad': 2}
     final = kept._plan.state.decode((await store.document('run')).state)
     assert sorted(final.lines) == ['bad', 'good']
 
@@ -857,3 +857,35 @@ async def test_three_writers_add_up_whatever_their_order() -> None:
     kept: Any = graphkeep.persist(parallel(g, adder(1), adder(2), adder(3)))
     assert await kept.run(state=state, inputs=0) == [3, 2, 1]
     assert state == Fields(added=16, words=['base', '3', '2', '1'])
+
+
+async def test_a_run_does_not_end_in_the_turn_in_which_a_step_failed(
+    store: graphkeep.Store,
+) -> None:
+    """It would hide the failure. The step that would end it runs again."""
+    g, runs, fails = builder(output_type=int), Counter[str](), [True]
+    bad = runs_noted(g, runs, 'bad', 3, fails)
+    last = runs_noted(g, runs, 'last', 3, [])
+
+    @g.step
+    async def aside(ctx: StepContext[Log, None, int]) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    @g.step
+    async def go(ctx: StepContext[Log, None, int]) -> int:
+        return ctx.inputs
+
+    g.add(
+        g.edge_from(g.start_node).to(go),
+        g.edge_from(go).to(bad, last),
+        g.edge_from(bad).to(aside),
+        g.edge_from(aside, last).to(g.end_node),
+    )
+    kept: Any = graphkeep.persist(g.build())
+    with pytest.raises(ValueError, match='bad'):
+        await kept.run(state=Log(), inputs=0, persistence=store.persistence('run'))
+    assert (await store.run('run')).status == 'failed'
+    fails[0] = False
+    assert await kept.resume(store.persistence('run')) == 1
+    assert (runs['bad'], runs['last']) == (2, 2)

@@ -31,6 +31,9 @@ from .walk import Walk, is_stream
 
 __all__ = ('Execution',)
 
+_Failed = tuple[Completion, BaseException]
+"""What failed a run, and its error."""
+
 
 class Execution:
     """One run of a kept graph, in this process."""
@@ -113,9 +116,7 @@ class Execution:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
         async with self._committing:
-            batch = list(self._completed)
-            self._completed.clear()
-            return await self._settle(batch)
+            return await self._settle(self._take())
 
     async def claim(self) -> None:
         """Get the right to write the run. Errors as for `Journal.claim`."""
@@ -266,15 +267,36 @@ class Execution:
 
     # --- settling ---------------------------------------------------------------------------------
 
-    async def _settle(self, batch: list[Completion]) -> list[Walk]:
-        """Settle completions one by one, commit them together, and give what followed each.
+    def _take(self) -> list[Completion]:
+        batch = list(self._completed)
+        self._completed.clear()
+        return batch
 
-        Each is atomic: what it raises belongs to the step that ended and is taken back, and those
-        that were settled before it are committed first.
+    async def _settle(self, batch: list[Completion]) -> list[Walk]:
+        """Settle completions, commit them together, and give what followed each.
+
+        Each is atomic: what it raises belongs to the step that ended and is taken back. The others
+        are committed before the run fails, and so is what has ended until then.
         """
+        walks, failed, cancelled = await self._settle_batch(batch, None)
+        while failed is not None and self._completed:
+            _, failed, again = await self._settle_batch(self._take(), failed)
+            cancelled = again or cancelled
+        if failed is not None:
+            await self._fail_run(*failed, cancelled=cancelled)
+        if not self._running:
+            self._journal.step_ends()
+        if cancelled is not None:
+            self.unseen = walks
+            raise cancelled
+        return walks
+
+    async def _settle_batch(
+        self, batch: list[Completion], failed: _Failed | None
+    ) -> tuple[list[Walk], _Failed | None, BaseException | None]:
+        """Settle and commit; gives what followed, what failed first, a cancellation meanwhile."""
         change = Change()
         walks: list[Walk] = []
-        failed: tuple[Completion, BaseException] | None = None
         last: Completion | None = None
         stopped: dict[str, asyncio.Task[None]] = {}
         for done in batch:
@@ -282,10 +304,13 @@ class Execution:
                 self._running.pop(done.task.id, None)
             if done.task.id not in self._frontier.tasks:
                 continue  # a reducer has cancelled it meanwhile
-            walk = done.error if done.error is not None else self._settle_one(done)
+            walk = done.error
+            if walk is None:
+                walk = self._settle_one(done, may_end=failed is None)
             if isinstance(walk, BaseException):
-                failed = done, walk
-                break
+                failed = failed or (done, walk)
+            if not isinstance(walk, Walk):
+                continue
             last = done
             self._collect(change, walk)
             walks.append(walk)
@@ -304,17 +329,18 @@ class Execution:
         for done in batch:
             if done.settled is not None and not done.settled.done():
                 done.settled.set_result(None)
-        if failed is not None:
-            await self._fail_run(*failed, cancelled=cancelled)
-        if not self._running:
-            self._journal.step_ends()
-        if cancelled is not None:
-            self.unseen = walks
-            raise cancelled
-        return walks
+        return walks, failed, cancelled
 
-    def _settle_one(self, done: Completion) -> Walk | Exception:
-        """Settle one completion in memory; gives what it raised, everything taken back."""
+    def _settle_one(self, done: Completion, *, may_end: bool) -> Walk | Exception | None:
+        """Settle one completion in memory.
+
+        Args:
+            done: What has ended.
+            may_end: Whether the run may end with it: not beside a failure that came first.
+
+        Returns:
+            What followed; or what it raised, or `None` if it may not end, everything taken back.
+        """
         task, keeper = done.task, self._keeper
         mark = keeper.mark()
         self._frontier.begin()
@@ -335,10 +361,13 @@ class Execution:
                 walk.follow(task.node, done.value, task.forks)
             if live.touched:
                 keeper.settle_live(task.node)
+            failed = None
         except Exception as e:  # noqa: BLE001 - belongs to the step that ended
+            failed = e
+        if failed is not None or (walk.output is not None and not may_end):
             self._frontier.undo()
             keeper.restore(mark)
-            return e
+            return failed
         done.value = None  # thousands may end together: what they gave is encoded now
         return walk
 
@@ -464,7 +493,6 @@ async def _stop(tasks: Mapping[str, asyncio.Task[None]]) -> asyncio.CancelledErr
 
 _NO_RESULT = (
     'Graph run completed, but no result was produced. This is either a bug in the graph or a bug '
-    'in '
-    'the graph runner.'
+    'in the graph runner.'
 )
 """Upstream's words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 from pydantic_graph.node import StartNode
@@ -22,8 +23,8 @@ from ..parts import Part, split, text_of
 from ..runs import Run
 from ..tasks import START, counters, encode_task, read_counters, read_tasks
 from .executor import Execution
-from .frontier import Frontier
-from .plan import Plan
+from .frontier import Buffer, Frontier
+from .plan import JoinPlan, Plan
 from .state import StateKeeper
 from .stored import encode_buffer, join_name, read_buffers
 from .walk import Walk
@@ -115,14 +116,24 @@ async def _look(
         execution.output = _decoded(run, 'output', lambda: plan.decode_output(output))
         execution.ended = True
     elif not frontier.tasks and not frontier.buffers:
-        raise RunStatusError(
+        raise _nothing_left(run)
+    return execution
+
+
+def _nothing_left(run: Run) -> RunStatusError:
+    """Why a run that has not ended cannot go on."""
+    if run.status == 'failed':
+        message = (
+            f'Run {run.run_id!r} has failed without a result, and nothing of it is left to run. '
+            'Did it map over nothing, with no join behind? Mend the graph, and start a new run.'
+        )
+    else:
+        message = (
             f'Run {run.run_id!r} has no pending step: it was forked from the end of '
             f'{run.parent_run_id!r}. Fork it at an earlier snapshot, or start a new run with its '
-            'state.',
-            run_id=run.run_id,
-            status=run.status,
+            'state.'
         )
-    return execution
+    return RunStatusError(message, run_id=run.run_id, status=run.status)
 
 
 def _frontier(plan: Plan, run: Run, document: Document) -> Frontier:
@@ -149,8 +160,7 @@ def _frontier(plan: Plan, run: Run, document: Document) -> Frontier:
             raise _changed(
                 run,
                 f'has task {task.id} (step {task.node!r}) inside of forks that are not in the '
-                f'graph '
-                'any more, or have other neighbours',
+                'graph any more, or have other neighbours',
                 node=task.node,
             )
         frontier.restore_task(task)
@@ -160,12 +170,22 @@ def _frontier(plan: Plan, run: Run, document: Document) -> Frontier:
             raise _changed(
                 run,
                 f'has items waiting at join {buffer.join!r}, which is not in the graph any more, '
-                f'or '
-                'has another reducer, fork or other neighbours',
+                'or has another reducer, fork or other neighbours',
                 node=buffer.join,
             )
+        join = plan.join(buffer.join)
+        where = f'items waiting at join {buffer.join!r}'
+        _decoded(run, where, partial(_read_buffer, join, buffer), node=buffer.join)
         frontier.restore_buffer(buffer)
     return frontier
+
+
+def _read_buffer(join: JoinPlan, buffer: Buffer) -> None:
+    """See that what waits at a join can be read. Nothing is reduced: that is the user's code."""
+    if buffer.accumulator is not None:
+        join.decode_accumulator(buffer.accumulator)
+    for item in buffer.items:
+        join.decode_item(item)
 
 
 def _decoded(run: Run, what: str, decode: Any, *, node: str | None = None) -> Any:
@@ -175,7 +195,8 @@ def _decoded(run: Run, what: str, decode: Any, *, node: str | None = None) -> An
         path = getattr(e, 'path', None)
         raise _changed(
             run,
-            f'has stored {what} that does not fit the graph any more: {e}',
+            f'has stored {what}, which the graph cannot read any more: {str(e).rstrip(".")}. Put '
+            'the old type back, or one that reads both',
             node=node,
             path=path,
         ) from e

@@ -427,7 +427,8 @@ class Cursor:
             return decode(stored)
         except (CodecError, ValueError) as e:
             raise GraphChangedError(
-                f'The stored {what} of run {self.run_id!r} does not fit the graph any more: {e}. '
+                f'The stored {what} of run {self.run_id!r} does not fit the graph any more: '
+                f'{str(e).rstrip(".")}. '
                 'The run was left as it is.',
                 run_id=self.run_id,
                 path=getattr(e, 'path', None),
