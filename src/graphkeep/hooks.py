@@ -144,8 +144,8 @@ def busy(run: Run) -> RunBusyError:
 def not_claimable(run: Run) -> RunStatusError:
     """The error for a run whose status does not let it go on."""
     advice = {
-        'done': 'It has ended: graphkeep.resume() returns its stored output, store.fork() starts '
-        'a new run from it.',
+        'done': 'It has ended: graphkeep.resume() returns its stored output, store.fork(…, at=…) '
+        'starts a new run from one of its snapshots (from its end, only one of a 1.x graph).',
         'failed': 'graphkeep.resume() runs the node that failed again.',
         'cancelled': 'It was cancelled: store.fork() starts a new run from it.',
     }.get(run.status, 'Try again.')

@@ -172,7 +172,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         Raises:
             RunNotFoundError: There is no such run.
             RunBusyError: Another process, which may be alive, is running it.
-            RunStatusError: It was cancelled.
+            RunStatusError: It was cancelled, or nothing of it is left to run: a fork of an end.
             GraphChangedError: What is stored does not fit the graph any more. The run stays as it
                 is.
         """
