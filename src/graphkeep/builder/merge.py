@@ -12,17 +12,30 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
-from types import FunctionType
-from typing import Any, Final, TypeVar, cast, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic_core import to_json
 
-from ..codec import AppendOnly
 from ..errors import StateConflictError
+from .rules import (
+    MISSING,
+    Rule,
+    add,
+    advice,
+    append,
+    bare,
+    check_rules,
+    last,
+    maximum,
+    metadata,
+    minimum,
+    rule_in,
+    same,
+    union,
+)
 
 __all__ = (
     'MISSING',
@@ -35,63 +48,6 @@ __all__ = (
     'minimum',
     'union',
 )
-
-T = TypeVar('T')
-
-Rule = Callable[[Any, Any, Any], Any]
-"""`(base, mine, committed) -> merged`: what a step started from, what it left, and what others have
-committed meanwhile. `base` is `MISSING` for a key that is new."""
-
-
-class _Missing(Enum):
-    MISSING = 'missing'
-
-
-MISSING: Final = _Missing.MISSING
-"""Stands for a key that is not there."""
-
-
-def add(base: Any, mine: Any, committed: Any) -> Any:
-    """Numbers and durations: both differences are added."""
-    return mine + committed if base is MISSING else committed + (mine - base)
-
-
-def maximum(base: Any, mine: Any, committed: Any) -> Any:
-    """The larger value."""
-    return max(mine, committed)
-
-
-def minimum(base: Any, mine: Any, committed: Any) -> Any:
-    """The smaller value."""
-    return min(mine, committed)
-
-
-def append(base: Any, mine: Any, committed: Any) -> Any:
-    """Lists and strings: what each side put at the end, in commit order.
-
-    Raises:
-        ValueError: One side changed more than its end.
-    """
-    start = mine[:0] if base is MISSING else base
-    size = len(start)
-    encoded = _encoded(start)
-    for head in (mine[:size], committed[:size]):
-        if type(head) is not type(start) or _encoded(head) != encoded:
-            raise ValueError('merge.append: one side changed more than the end')
-    return committed + mine[size:]
-
-
-def union(base: Any, mine: Any, committed: Any) -> Any:
-    """Sets: all additions and all removals. Dicts: all keys; of a key that both set, `mine`."""
-    if isinstance(mine, dict):
-        return {**cast('dict[Any, Any]', committed), **cast('dict[Any, Any]', mine)}
-    old = type(mine)() if base is MISSING else base
-    return (committed | (mine - old)) - (old - mine)
-
-
-def last(base: Any, mine: Any, committed: Any) -> Any:
-    """What was settled last: `mine`."""
-    return mine
 
 
 class Merger:
@@ -114,11 +70,9 @@ class Merger:
             namespace: Local names that annotations may use.
 
         Raises:
-            TypeError: A rule cannot be called with three arguments.
+            TypeError: A rule would never be asked, or could not answer.
         """
-        for cls, rule in rules.items():
-            if not callable(rule):
-                raise TypeError(f'the merge rule for {cls!r} must be callable, got {rule!r}')
+        check_rules(rules, type_)
         self._type = type_
         self._rules = dict(rules)
         self._path = path
@@ -157,9 +111,9 @@ class Merger:
         path: str,
         steps: tuple[str, str],
     ) -> Any:
-        if _same(mine, base):
+        if same(mine, base):
             return theirs
-        if _same(theirs, base):
+        if same(theirs, base):
             return mine
         return self._changed(base, mine, theirs, declared, path, steps)
 
@@ -176,11 +130,11 @@ class Merger:
         if mine is MISSING and theirs is MISSING:
             return MISSING
         if mine is MISSING or theirs is MISSING:
-            raise _conflict(path, steps, base, mine, theirs)
+            raise _conflict(path, steps, base, mine, theirs, declared)
         cls = _exact_class(mine)
-        rule = _rule_in(_metadata(declared)) or self._rules.get(cls)
+        rule = rule_in(metadata(declared)) or self._rules.get(cls)
         if rule is not None:
-            return self._ruled(rule, base, mine, theirs, path, steps)
+            return self._ruled(rule, base, mine, theirs, declared, path, steps)
         if cls is type(theirs):
             if isinstance(mine, dict):
                 return self._dict(base, mine, theirs, declared, path, steps)
@@ -193,34 +147,46 @@ class Merger:
                     return merged
             elif isinstance(mine, (set, frozenset)) and (type(base) is cls or base is MISSING):
                 return union(base, mine, theirs)
-            elif (mine is None or isinstance(mine, (bool, Enum))) and _same(mine, theirs):
+            elif (mine is None or isinstance(mine, (bool, Enum))) and same(mine, theirs):
                 return mine
-        raise _conflict(path, steps, base, mine, theirs)
+        raise _conflict(path, steps, base, mine, theirs, declared)
 
     def _ruled(
-        self, rule: Rule, base: Any, mine: Any, theirs: Any, path: str, steps: tuple[str, str]
+        self,
+        rule: Rule,
+        base: Any,
+        mine: Any,
+        theirs: Any,
+        declared: Any,
+        path: str,
+        steps: tuple[str, str],
     ) -> Any:
         try:
-            return rule(base, mine, theirs)
+            merged = rule(base, mine, theirs)
+            if inspect.iscoroutine(merged):
+                merged.close()
+                raise TypeError('a rule must not be async')
         except StateConflictError:
             raise
         except Exception as e:
             name = getattr(rule, '__name__', repr(rule))
+            what = advice(declared, base, mine, theirs, failed=rule)
             raise StateConflictError(
                 f'The merge rule {name} for `{path}` raised {type(e).__name__}: {e}. Steps '
                 f'{steps[0]!r} and {steps[1]!r} had both changed it: {_shown(base)} became '
-                f'{_shown(mine)} and {_shown(theirs)}. Mend the rule, or annotate the field with '
-                f'another, such as {_advice(mine, theirs)}.',
+                f'{_shown(mine)} and {_shown(theirs)}. Use another rule: {what}; or let only one '
+                'of them change it.',
                 path=path,
                 steps=steps,
                 values=(mine, theirs),
             ) from e
+        return merged
 
     def _dict(
         self, base: Any, mine: Any, theirs: Any, declared: Any, path: str, steps: tuple[str, str]
     ) -> dict[Any, Any]:
         typed = self._declared(_class_of(declared))
-        arguments = get_args(_bare(declared))
+        arguments = get_args(bare(declared))
         of_values = arguments[1] if len(arguments) == 2 else Any
         old = cast('dict[Any, Any]', base) if isinstance(base, dict) else {}
         merged = cast('dict[Any, Any]', theirs)
@@ -307,45 +273,9 @@ def _extended(base: Any, mine: Any, theirs: Any) -> list[Any] | None:
         return None
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values have the same class and encode to the same bytes."""
-    if one is other:
-        return True
-    if type(one) is not type(other) or one is MISSING or other is MISSING:
-        return False
-    return _encoded(one) == _encoded(other)
-
-
-def _encoded(value: Any) -> bytes | str:
-    try:
-        if isinstance(value, (set, frozenset)):
-            members = cast('set[Any]', value)
-            return b','.join(sorted(to_json(each, **_OPTIONS) for each in members))
-        return to_json(value, **_OPTIONS)
-    except Exception:  # noqa: BLE001 - lone surrogates, or a user's serializer
-        return repr(cast('object', value))
-
-
-_OPTIONS: dict[str, Any] = {
-    'bytes_mode': 'base64',
-    'inf_nan_mode': 'strings',
-    'fallback': repr,
-}
-
-
-def _bare(type_: Any) -> Any:
-    while get_origin(type_) is typing.Annotated:
-        type_ = get_args(type_)[0]
-    return type_
-
-
 def _class_of(type_: Any) -> type[Any] | None:
-    origin = get_origin(_bare(type_)) or _bare(type_)
+    origin = get_origin(bare(type_)) or bare(type_)
     return origin if isinstance(origin, type) else None
-
-
-def _metadata(type_: Any) -> tuple[Any, ...]:
-    return get_args(type_)[1:] if get_origin(type_) is typing.Annotated else ()
 
 
 def _annotations(cls: type[Any], namespace: dict[str, Any]) -> dict[str, Any]:
@@ -376,39 +306,25 @@ def _resolvable(cls: type[Any], namespace: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _rule_in(metadata: tuple[Any, ...]) -> Rule | None:
-    for each in metadata:
-        if each is AppendOnly or isinstance(each, AppendOnly):
-            return append
-        if isinstance(each, FunctionType) and len(inspect.signature(each).parameters) == 3:
-            return cast('Rule', each)
-    return None
-
-
 def _conflict(
-    path: str, steps: tuple[str, str], base: Any, mine: Any, theirs: Any
+    path: str, steps: tuple[str, str], base: Any, mine: Any, theirs: Any, declared: Any
 ) -> StateConflictError:
+    if mine is MISSING or theirs is MISSING:
+        # No rule is asked about a value that one side has removed.
+        what = (
+            'give the dict that holds it a rule, as `Annotated[dict[…], merge.union]`, with which '
+            'a value stays that the other side has set'
+        )
+    else:
+        what = advice(declared, base, mine, theirs, failed=None)
     return StateConflictError(
         f'Steps {steps[0]!r} and {steps[1]!r} ran in parallel and both changed `{path}`: '
         f'{_shown(base)} became {_shown(mine)} in {steps[0]!r} and {_shown(theirs)} in '
-        f'{steps[1]!r}. '
-        f'Say how to merge it: annotate the field, {_advice(mine, theirs)}, or give '
-        'persist(merge={…}); or let only one of them change it.',
+        f'{steps[1]!r}. Say how to merge it: {what}; or let only one of them change it.',
         path=path,
         steps=steps,
         values=(mine, theirs),
     )
-
-
-def _advice(mine: Any, theirs: Any) -> str:
-    value = theirs if mine is MISSING else mine
-    name = type(value).__name__
-    rule = 'merge.last'
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        rule = 'merge.add'
-    elif isinstance(value, (list, str)):
-        rule = 'merge.append'
-    return f'`Annotated[{name}, {rule}]`'
 
 
 def _shown(value: Any) -> str:
