@@ -10,7 +10,7 @@ from .runs import check_labels, check_name, check_run_id
 if TYPE_CHECKING:
     from .store import Store
 
-__all__ = ('Handle', 'IfExists', 'Verify')
+__all__ = ('Handle', 'IfExists', 'Verify', 'check_handle', 'check_verify')
 
 IfExists = Literal['raise', 'resume']
 Verify = Literal['changed', 'always']
@@ -44,12 +44,14 @@ class Handle:
                 before it is written, instead of only what its type may lose.
 
         Raises:
-            ValueError: `run_id`, `graph` or a label cannot be stored.
+            ValueError: `run_id`, `graph` or a label cannot be stored; `if_exists` or `verify` is
+                none of the two.
         """
         check_run_id(run_id)
         check_name(graph, 'graph')
         if if_exists not in ('raise', 'resume'):
             raise ValueError(f"if_exists must be 'raise' or 'resume', got {if_exists!r}")
+        check_verify(verify)
         self.store = store
         self.run_id = run_id
         self.if_exists: IfExists = if_exists
@@ -59,3 +61,25 @@ class Handle:
 
     def __repr__(self) -> str:
         return f'<{type(self).__name__} of run {self.run_id!r} in {self.store!r}>'
+
+
+def check_verify(verify: object) -> None:
+    """Refuse what is no `Verify`. Raises `ValueError`."""
+    if verify not in ('changed', 'always'):
+        raise ValueError(f"verify must be 'changed' or 'always', got {verify!r}")
+
+
+def check_handle(persistence: object) -> None:
+    """Refuse what is no run's handle.
+
+    Raises:
+        TypeError: Says what it was given, and what to do.
+    """
+    if isinstance(persistence, Handle):
+        return
+    got, call = f'{persistence!r:.80} ({type(persistence).__name__})', 'store.persistence(run_id)'
+    if isinstance(persistence, str):
+        call = f'store.persistence({persistence!r:.80})'
+    elif callable(getattr(persistence, 'persistence', None)):
+        got = f'{persistence!r:.80}, a store, which does not say which run'
+    raise TypeError(f'persistence must be the handle of a run, {call}; got {got}')

@@ -35,6 +35,7 @@ from .runs import (
     Run,
     RunQuery,
     Status,
+    check_count,
     check_labels,
     check_name,
     check_run_id,
@@ -302,8 +303,7 @@ class Port(Hooks):
 
     async def find(self, query: RunQuery) -> list[Run]:
         """Find runs, newest first."""
-        if query.limit < 1:
-            raise ValueError(f'limit must be at least 1, got {query.limit}')
+        check_count(query.limit, 'limit')
         if query.updated_before is not None and query.updated_before.tzinfo is None:
             raise ValueError('updated_before must be an aware datetime')
         await self.open()

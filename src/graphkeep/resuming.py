@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from pydantic_graph.graph_builder import Graph as BuilderGraph
-
 from . import owner as owners
 from .builder import PersistentGraph
+from .builder.graphs import check_resumable
 from .errors import LeaseLostError, RunBusyError, RunMovedError, RunNotFoundError
-from .handle import Handle
+from .handle import Handle, check_handle
 from .leases import is_held
-from .runs import Run
+from .runs import Run, check_count
 from .store import Store
 
 if TYPE_CHECKING:
@@ -87,11 +86,14 @@ async def resume(
         Of a 1.x graph, as `graph.run`: output and state. Of a kept builder graph, its output.
 
     Raises:
+        TypeError: The graph is none that can be resumed, or `persistence` is no handle.
         RunNotFoundError: There is no such run, and no `start`.
         RunBusyError: Another process, which may be alive, is running it.
         RunStatusError: The run was cancelled, or was forked from an end and no `start` is given.
         GraphChangedError: What is stored does not fit the graph any more. The run stays as it is.
     """
+    check_resumable(graph, 'graphkeep.resume()')
+    check_handle(persistence)
     if isinstance(graph, PersistentGraph):
         if start is not None or state is not None:
             raise TypeError(
@@ -102,18 +104,10 @@ async def resume(
         return await cast('PersistentGraph[Any, Any, Any, Any]', graph).resume(
             persistence, deps=deps, infer_name=False
         )
-    if isinstance(graph, BuilderGraph):
-        raise TypeError(
-            'A GraphBuilder graph has no persistence of its own: kept = graphkeep.persist(graph), '
-            'then '
-            'graphkeep.resume(kept, …).'
-        )
     # Late: pydantic-graph 2 has no `pydantic_graph.persistence` to import.
     from .classic import StatePersistence
     from .classic.resume import resume as resume_classic
 
-    if not isinstance(persistence, StatePersistence):
-        raise TypeError(f'expected store.persistence(run_id), got {persistence!r}')
     if graph.name is None:
         _infer_name(graph)
     handle = cast('StatePersistence[Any, Any]', persistence)
@@ -164,11 +158,19 @@ async def recover(
     Returns:
         The runs that were continued here, in the order they ended. One that raises does not stop
         the others.
+
+    Raises:
+        TypeError: One of the graphs cannot be resumed; says which. Nothing has been claimed.
     """
-    if concurrency < 1:
-        raise ValueError(f'concurrency must be at least 1, got {concurrency}')
+    check_count(concurrency, 'concurrency')
+    if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f'recover() needs the store of the runs, open_store(…), got {store!r:.80}')
     if not isinstance(graphs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"graphs must be a mapping, {{'orders': graph}}, got {graphs!r}")
+    for name, graph in graphs.items():
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f'recover() takes graphs by their names, got the key {name!r}')
+        check_resumable(graph, f'recover(…, {{{name!r}: …}})')
     recovery = _Recovery(store, graphs, deps, asyncio.Semaphore(concurrency))
     try:
         watched = await recovery.look(ready=ready)

@@ -21,6 +21,7 @@ __all__ = (
     'SnapshotData',
     'SnapshotKind',
     'Status',
+    'check_count',
     'check_labels',
     'check_name',
     'check_run_id',
@@ -248,6 +249,19 @@ def check_name(name: str | None, what: str) -> None:
     """
     if name is not None:
         _check_text(name, what)
+
+
+def check_count(count: object, what: str) -> None:
+    """Refuse what is not a whole number of at least 1.
+
+    Raises:
+        TypeError: It is no `int`; a bool is none.
+        ValueError: It is below 1.
+    """
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f'{what} must be a whole number of at least 1, got {count!r}')
+    if count < 1:
+        raise ValueError(f'{what} must be at least 1, got {count}')
 
 
 def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
 from contextvars import Context, ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType, coroutine
@@ -71,6 +72,8 @@ class Scope:
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
+        if isinstance(exc, Exception):
+            self._note(exc)
         token, self._token = self._token, None
         if token is not None:
             try:
@@ -78,6 +81,18 @@ class Scope:
             except ValueError:
                 # A coroutine that is closed by the garbage collector ends in another context.
                 pass
+
+    def _note(self, error: Exception) -> None:
+        """Say in an error which item of a map, or which branch, it was."""
+        inside = [f'branch {fork.branch} of {fork.fork!r}' for fork in self._task.forks[1:]]
+        if not inside:
+            return
+        task = self.task
+        note = f'In step {task.node_id!r}, {", ".join(inside)}; task key {task.key!r}.'
+        # Frozen exceptions take none, and one that is raised again need not say it twice.
+        with suppress(Exception):
+            if note not in getattr(error, '__notes__', ()):
+                error.add_note(note)
 
     @property
     def task(self) -> CurrentTask:

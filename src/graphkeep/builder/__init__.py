@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic_graph.graph_builder import Graph
 from typing_extensions import TypeVar
 
+from ..handle import check_verify
 from ..namespaces import caller_namespace
+from ..runs import check_count
 from . import merge
+from .graphs import check_built
 from .merge import Rule
 from .persistent import KeptRun, PersistentGraph
 from .plan import GeneratedIdWarning, Plan
@@ -53,11 +56,22 @@ def persist(
             the local names of the code that calls `persist`.
 
     Raises:
+        TypeError: It is no built graph, or an option is not of the kind that it must be.
+        ValueError: An option names what is not in the graph.
         UnstorableTypeError: The state, the output, a step's inputs or a join cannot be stored;
             names it and says what to do.
     """
-    if max_parallel is not None and max_parallel < 1:
-        raise ValueError(f'max_parallel must be at least 1, got {max_parallel}')
+    check_built(graph)
+    if max_parallel is not None:
+        check_count(max_parallel, 'max_parallel')
+    check_verify(verify)
+    for what, given in (
+        ('aliases', aliases),
+        ('types', types),
+        ('joins', joins),
+        ('namespace', namespace),
+    ):
+        _check_mapping(what, given)
     names = {**caller_namespace(), **(namespace or {})}
     plan = Plan(
         graph,
@@ -69,3 +83,13 @@ def persist(
         namespace=names,
     )
     return PersistentGraph(graph, plan, max_parallel=max_parallel)
+
+
+def _check_mapping(what: str, given: object) -> None:
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise TypeError(f"persist({what}=…) must be a mapping, {{'name': …}}, got {given!r:.80}")
+    for name in cast('Mapping[object, object]', given):
+        if not isinstance(name, str):
+            raise TypeError(f'persist({what}=…) goes by names, as strings, got the key {name!r}')

@@ -145,7 +145,7 @@ def _frontier(plan: Plan, run: Run, document: Document) -> Frontier:
         raise DamagedRunError(run_id=run.run_id, seq=run.seq, reason=str(e)) from e
     frontier = Frontier(plan.structure, next_task=next_task, next_fork=next_fork)
     for task in tasks:
-        task.node = plan.aliases.get(task.node, task.node)
+        task.node = _renamed(plan, run, task.node, 'step')
         if not plan.has_step(task.node):
             raise _changed(
                 run,
@@ -165,7 +165,7 @@ def _frontier(plan: Plan, run: Run, document: Document) -> Frontier:
             )
         frontier.restore_task(task)
     for buffer, fingerprint in buffers:
-        buffer.join = plan.aliases.get(buffer.join, buffer.join)
+        buffer.join = _renamed(plan, run, buffer.join, 'join')
         if not plan.has_join(buffer.join) or fingerprint not in plan.fingerprints(buffer.join):
             raise _changed(
                 run,
@@ -186,6 +186,19 @@ def _read_buffer(join: JoinPlan, buffer: Buffer) -> None:
         join.decode_accumulator(buffer.accumulator)
     for item in buffer.items:
         join.decode_item(item)
+
+
+def _renamed(plan: Plan, run: Run, stored: str, kind: str) -> str:
+    """What a node is called now."""
+    name = plan.aliases.get(stored, stored)
+    if name != stored and plan.kind(name) != kind:
+        raise _changed(
+            run,
+            f'waits at {kind} {stored!r}, which persist(aliases={{{stored!r}: {name!r}}}) maps to '
+            f'a {plan.kind(name)}. Map it to a {kind}',
+            node=stored,
+        )
+    return name
 
 
 def _decoded(run: Run, what: str, decode: Any, *, node: str | None = None) -> Any:

@@ -13,7 +13,7 @@ from pydantic_graph.graph_builder import EndMarker, Graph
 from typing_extensions import TypeVar
 
 from ..errors import RunExistsError, RunNotFoundError
-from ..handle import Handle
+from ..handle import Handle, check_handle
 from ..stores.memory import MemoryStore
 from .events import Event, events_of, graph_tasks
 from .executor import Execution
@@ -139,6 +139,8 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
     ) -> AsyncGenerator[KeptRun[StateT, DepsT, OutputT]]:
         """Run the graph and watch it: upstream's event types, in commit order. As `run`."""
         self._infer_name(infer_name, depth=3)
+        if persistence is not None:
+            check_handle(persistence)
         own = MemoryStore() if persistence is None else None
         handle = Handle(own, 'run') if own is not None else cast('Handle', persistence)
         try:
@@ -191,6 +193,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
     ) -> AsyncGenerator[KeptRun[StateT, DepsT, OutputT]]:
         """Continue a run and watch it. As `resume`."""
         self._infer_name(infer_name, depth=3)
+        check_handle(persistence)
         with self._span(span):
             execution = await load(
                 self._plan, persistence, deps=deps, max_parallel=self._max_parallel

@@ -16,7 +16,7 @@ from pydantic_graph import BaseNode, _utils
 from pydantic_graph.decision import Decision
 from pydantic_graph.graph_builder import Graph
 from pydantic_graph.join import Join
-from pydantic_graph.node import Fork
+from pydantic_graph.node import EndNode, Fork, StartNode
 from pydantic_graph.paths import DestinationMarker, Path
 from pydantic_graph.step import NodeStep, Step
 from pydantic_graph.util import get_callable_name, unpack_type_expression
@@ -192,6 +192,11 @@ class Plan:
         """The step with this id."""
         return self._steps[node_id]
 
+    def kind(self, node_id: str) -> str:
+        """What a node of the graph is, in a word."""
+        node = self.nodes[node_id]
+        return next((name for cls, name in _KINDS if isinstance(node, cls)), type(node).__name__)
+
     def has_step(self, node_id: str) -> bool:
         """Whether there is such a step."""
         return node_id in self._steps
@@ -339,6 +344,28 @@ class Plan:
                 raise ValueError(
                     f'persist(aliases=…) maps {old!r} to {new!r}, which is not in the graph'
                 )
+            kind = self.kind(new)
+            if kind in ('start', 'end'):
+                raise ValueError(
+                    f'persist(aliases=…) maps {old!r} to {new!r}, the {kind} of the graph, where '
+                    'nothing waits. Give the new name of the step or join.'
+                )
+            if old in self.nodes and self.kind(old) != kind:
+                raise ValueError(
+                    f'persist(aliases=…) maps {old!r}, a {self.kind(old)}, to {new!r}, a {kind}: '
+                    'what waits at one cannot wait at the other. Give the old and the new name of '
+                    'the same step or join.'
+                )
+
+
+_KINDS: tuple[tuple[type[Any], str], ...] = (
+    (Step, 'step'),
+    (Join, 'join'),
+    (Fork, 'fork'),
+    (Decision, 'decision'),
+    (StartNode, 'start'),
+    (EndNode, 'end'),
+)
 
 
 _STREAMS = (
