@@ -28,6 +28,7 @@ from .rules import (
     append,
     bare,
     check_rules,
+    is_ours,
     last,
     maximum,
     metadata,
@@ -170,11 +171,12 @@ class Merger:
             raise
         except Exception as e:
             name = getattr(rule, '__name__', repr(rule))
+            do = 'Use another rule' if is_ours(rule) else 'Mend the rule, or use another'
             what = advice(declared, base, mine, theirs, failed=rule)
             raise StateConflictError(
                 f'The merge rule {name} for `{path}` raised {type(e).__name__}: {e}. Steps '
                 f'{steps[0]!r} and {steps[1]!r} had both changed it: {_shown(base)} became '
-                f'{_shown(mine)} and {_shown(theirs)}. Use another rule: {what}; or let only one '
+                f'{_shown(mine)} and {_shown(theirs)}. {do}: {what}; or let only one '
                 'of them change it.',
                 path=path,
                 steps=steps,

@@ -31,6 +31,7 @@ __all__ = (
     'append',
     'bare',
     'check_rules',
+    'is_ours',
     'last',
     'maximum',
     'metadata',
@@ -339,6 +340,11 @@ def advice(declared: Any, base: Any, mine: Any, committed: Any, *, failed: Rule 
     )
 
 
+def is_ours(rule: Any) -> bool:
+    """Whether a rule is one of this module."""
+    return any(rule is each for each in _OURS)
+
+
 def _answers(rule: Rule, base: Any, mine: Any, committed: Any) -> bool:
     try:
         rule(base, mine, committed)
@@ -354,7 +360,7 @@ def _says_something(declared: Any) -> bool:
 
 def _named(value: Any) -> str:
     name = str(getattr(value, '__name__', None) or repr(value))
-    return f'merge.{name}' if value in _OURS else name
+    return f'merge.{name}' if is_ours(value) else name
 
 
 _OURS: tuple[Any, ...] = (add, append, last, maximum, minimum, union)
