@@ -10,11 +10,10 @@ import pytest
 from graphkeep import runs
 from graphkeep.runs import Claim, Run, check_labels, check_name, check_run_id
 
-RECORDS = [
-    record
-    for name in runs.__all__
-    if isinstance(record := getattr(runs, name), type) and dataclasses.is_dataclass(record)
-]
+CLASSES = [each for name in runs.__all__ if isinstance(each := getattr(runs, name), type)]
+RECORDS = [each for each in CLASSES if dataclasses.is_dataclass(each)]
+TUPLES = [each for each in CLASSES if issubclass(each, tuple)]
+"""Those that are made at every step."""
 
 
 @pytest.mark.parametrize('record', RECORDS)
@@ -24,8 +23,17 @@ def test_records_are_frozen_slotted_and_keyword_only(record: type) -> None:
     assert all(field.kw_only for field in dataclasses.fields(record))
 
 
+@pytest.mark.parametrize('record', TUPLES)
+def test_records_that_are_tuples_are_frozen(record: type) -> None:
+    assert record.__slots__ == ()
+    made = record(*range(len(record._fields)))
+    with pytest.raises(AttributeError):
+        setattr(made, record._fields[0], 1)
+
+
 def test_there_are_records() -> None:
-    assert len(RECORDS) >= 8
+    assert len(RECORDS) >= 7
+    assert {each.__name__ for each in TUPLES} == {'Commit', 'Draft', 'SnapshotData'}
 
 
 def header(**changes: object) -> Run:

@@ -863,9 +863,22 @@ async def test_a_run_does_not_end_in_the_turn_in_which_a_step_failed(
     store: graphkeep.Store,
 ) -> None:
     """It would hide the failure. The step that would end it runs again."""
-    g, runs, fails = builder(output_type=int), Counter[str](), [True]
-    bad = runs_noted(g, runs, 'bad', 3, fails)
-    last = runs_noted(g, runs, 'last', 3, [])
+    g, ran, failing = builder(output_type=int), Counter[str](), asyncio.Event()
+
+    @g.step
+    async def bad(ctx: StepContext[Log, None, int]) -> int:
+        ran['bad'] += 1
+        if not failing.is_set():
+            await turns(3)
+            failing.set()
+            raise ValueError('bad')
+        return 1
+
+    @g.step
+    async def last(ctx: StepContext[Log, None, int]) -> int:
+        ran['last'] += 1
+        await failing.wait()
+        return 1
 
     @g.step
     async def aside(ctx: StepContext[Log, None, int]) -> int:
@@ -886,6 +899,5 @@ async def test_a_run_does_not_end_in_the_turn_in_which_a_step_failed(
     with pytest.raises(ValueError, match='bad'):
         await kept.run(state=Log(), inputs=0, persistence=store.persistence('run'))
     assert (await store.run('run')).status == 'failed'
-    fails[0] = False
     assert await kept.resume(store.persistence('run')) == 1
-    assert (runs['bad'], runs['last']) == (2, 2)
+    assert ran == {'bad': 2, 'last': 2}

@@ -275,8 +275,9 @@ async def test_a_payload_that_the_server_refuses_fails_alone(fresh_postgres_url:
         for worker in workers:
             await worker.create()
         commits = [worker.commit() for worker in workers]
-        object.__setattr__(commits[1].draft, 'data', b'{"secret": NaN}')
-        object.__setattr__(commits[3].draft, 'data', b'"\xff"')
+        for number, data in ((1, b'{"secret": NaN}'), (3, b'"\xff"')):
+            draft = commits[number].draft._replace(data=data)
+            commits[number] = commits[number]._replace(draft=draft)
         endings = await asyncio.gather(*map(store.append, commits))
         refused = [type(ending.error) for ending in endings]
         assert refused == [type(None), StoreWriteError, type(None), StoreWriteError, type(None)]
@@ -294,7 +295,8 @@ async def test_a_value_that_the_driver_refuses_fails_alone(fresh_postgres_url: s
         for worker in workers:
             await worker.create()
         commits = [worker.commit() for worker in workers]
-        object.__setattr__(commits[1].draft, 'started_at', 'yesterday')
+        draft = commits[1].draft._replace(started_at='yesterday')
+        commits[1] = commits[1]._replace(draft=draft)
         endings = await asyncio.gather(*map(store.append, commits))
         assert [ending.error is None for ending in endings] == [True, False, True]
         assert isinstance(endings[1].error, StoreError)
