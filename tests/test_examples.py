@@ -149,6 +149,7 @@ def test_ctrl_c_ends_the_demo_and_its_workers(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_hear_ctrl_c,
     )
     try:
         assert demo.stdout is not None
@@ -164,6 +165,11 @@ def test_ctrl_c_ends_the_demo_and_its_workers(tmp_path: Path) -> None:
     assert 'Stopped. All workers have ended.' in out
     assert not _processes(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def _hear_ctrl_c() -> None:
+    """Undo what a shell does to what it starts in the background: that is deaf to SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _processes(folder: Path) -> list[str]:
