@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
@@ -37,12 +38,19 @@ async def in_turns(
     return {name: median(taken) for name, taken in times.items()}
 
 
-def one_by_one(call: Callable[[], Awaitable[object]]) -> Calls:
-    """Calls that are made one after the other."""
+def one_by_one(call: Callable[[], Awaitable[object]], *, tidy: bool = False) -> Calls:
+    """Calls that are made one after the other.
+
+    Args:
+        call: The call.
+        tidy: Collect garbage before each, so that none pays for what others have left.
+    """
 
     async def calls(count: int) -> list[float]:
         taken: list[float] = []
         for _ in range(count):
+            if tidy:
+                gc.collect()
             started = perf_counter()
             await call()
             taken.append(perf_counter() - started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from time import perf_counter, process_time
 from typing import Any
@@ -60,8 +61,8 @@ async def _sequential(bench: Bench) -> list[Line]:
                 await graph.run(state=Ticks(), inputs=inputs, deps=[])
 
             found = await in_turns(
-                {'kept': one_by_one(keep), 'unkept': one_by_one(run)},
-                rounds=bench.n(5, 1),
+                {'kept': one_by_one(keep, tidy=True), 'unkept': one_by_one(run, tidy=True)},
+                rounds=bench.n(9, 1),
                 each=1,
             )
         lines.append(
@@ -122,7 +123,7 @@ async def _joined(bench: Bench) -> Line:
                 'many': partial(_busy, bench, store, kept, list(range(many))),
                 'few': partial(_busy, bench, store, kept, list(range(few))),
             },
-            rounds=bench.n(3, 1),
+            rounds=bench.n(15, 1),
             each=1,
         )
     return ratio(
@@ -141,6 +142,7 @@ async def _busy(
     taken: list[float] = []
     for _ in range(count):
         handle = store.persistence(_id(bench))
+        gc.collect()  # what the runs before it have left is not collected on its time
         started = process_time()
         output = await kept.run(inputs=inputs, persistence=handle)
         taken.append(process_time() - started)
@@ -214,12 +216,12 @@ async def _beside_a_state(bench: Bench) -> list[Line]:
     async with open_store('memory://') as store:
         found = await in_turns(
             {
-                'apart': one_by_one(lambda: run(store, apart, state, inputs)),
-                'without': one_by_one(lambda: run(store, apart, Big(), inputs)),
-                'within': one_by_one(lambda: run(store, within, state, touching)),
+                'apart': one_by_one(lambda: run(store, apart, state, inputs), tidy=True),
+                'without': one_by_one(lambda: run(store, apart, Big(), inputs), tidy=True),
+                'within': one_by_one(lambda: run(store, within, state, touching), tidy=True),
                 'codec': one_by_one(there_and_back),
             },
-            rounds=bench.n(3, 1),
+            rounds=bench.n(9, 1),
             each=1,
         )
     return [
