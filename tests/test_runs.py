@@ -32,6 +32,7 @@ def test_records_that_are_tuples_are_frozen(record: type) -> None:
 
 
 def test_there_are_records() -> None:
+    assert len([*RECORDS, *TUPLES]) >= 8
     assert len(RECORDS) >= 7
     assert {each.__name__ for each in TUPLES} == {'Commit', 'Draft', 'SnapshotData'}
 

@@ -9,13 +9,13 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 from pydantic import ValidationError
 
 from ..errors import LossyStateError
-from ..parts import Part, Tail, render, split, text_of
+from ..parts import Part, Tail, split, text_of
 from ._exact import undeclared
 from ._fields import Field, Listed, dumped
 from ._loss import misfit, short
 from ._plan import plan_for
 
-__all__ = ('Codec', 'Encoded', 'Parts', 'Seen', 'joined')
+__all__ = ('Codec', 'Encoded', 'Parts', 'Seen')
 
 T = TypeVar('T')
 
@@ -222,8 +222,7 @@ class Codec(Generic[T]):
     def _prove_whole(self, value: Any, parts: Mapping[str, bytes | Tail]) -> None:
         """Load all parts together, as the code of the class sees them; not when there is a tail."""
         if not any(isinstance(part, Tail) for part in parts.values()):
-            data = joined(cast('Mapping[str, Part]', parts))
-            self._plan.coder.prove(value, data, self.path)
+            self._plan.coder.prove(value, text_of(parts), self.path)
 
     def _of_another_class(self, cls: type, declared: type) -> LossyStateError:
         name, expected = cls.__qualname__, declared.__qualname__
@@ -271,7 +270,7 @@ class Codec(Generic[T]):
         Raises:
             CodecError: It does not fit the declared type; `path` says where.
         """
-        data = parts if isinstance(parts, (bytes, bytearray)) else joined(parts)
+        data = parts if isinstance(parts, (bytes, bytearray)) else text_of(parts)
         try:
             return self._plan.coder.load(data)
         except (ValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -294,10 +293,3 @@ class Codec(Generic[T]):
         return Seen(
             {each.name: each.listed(held[each.name]) for each in fields if each.name in held}
         )
-
-
-def joined(parts: Mapping[str, Part]) -> bytes:
-    """The JSON object that has these members."""
-    pieces: list[Part | memoryview] = []
-    render(parts, pieces)
-    return b''.join(pieces)

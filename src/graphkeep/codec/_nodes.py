@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from pydantic_graph import BaseNode
 
 from ..errors import CodecError, LossyStateError, UnstorableTypeError
-from ._codec import Codec, Parts, joined
+from ..parts import text_of
+from ._codec import Codec, Parts
 from ._exact import undeclared
 
 __all__ = ('NodeCodec', 'UnknownNodeError')
@@ -90,7 +91,7 @@ class NodeCodec:
             if snapshot_id is not None:
                 attributes[_SNAPSHOT_ID] = snapshot_id
         self._last[node_id] = parts
-        return node_id, joined(parts) if isinstance(parts, Mapping) else bytes(parts)
+        return node_id, text_of(parts)
 
     def decode(self, node_id: str, inputs: bytes) -> Node:
         """A new node.
