@@ -138,6 +138,7 @@ class InPostgres(CommitContract):
         try:
             if await connection.fetchval("SELECT to_regclass('graphkeep_runs')"):
                 await connection.execute('DELETE FROM graphkeep_snapshots')
+                await connection.execute('DELETE FROM graphkeep_requests')
                 await connection.execute('DELETE FROM graphkeep_runs')
         finally:
             await connection.close()

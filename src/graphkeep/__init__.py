@@ -10,14 +10,20 @@ from .errors import (
     FormatVersionError,
     GraphChangedError,
     GraphkeepError,
+    InvalidAnswerError,
     LeaseLostError,
     LossyStateError,
     MissingDriverError,
+    RequestClosedError,
+    RequestError,
+    RequestNotFoundError,
+    RequestTimeoutError,
     RunBusyError,
     RunError,
     RunExistsError,
     RunMovedError,
     RunNotFoundError,
+    RunPausedError,
     RunStatusError,
     SchemaError,
     StateConflictError,
@@ -27,11 +33,13 @@ from .errors import (
     StoreWriteError,
     UnstorableTypeError,
 )
+from .requests import Request
 from .resuming import Recovered, recover, resume
 from .runs import Run, Snapshot
-from .scope import CurrentTask, current_task, once
+from .scope import CurrentTask, current_task, once, wait_for
 from .store import Store
 from .urls import open_store
+from .worker import Worker
 
 __all__ = (
     'AppendOnly',
@@ -42,17 +50,24 @@ __all__ = (
     'GeneratedIdWarning',
     'GraphChangedError',
     'GraphkeepError',
+    'InvalidAnswerError',
     'LeaseLostError',
     'LossyStateError',
     'MissingDriverError',
     'PersistentGraph',
     'Recovered',
+    'Request',
+    'RequestClosedError',
+    'RequestError',
+    'RequestNotFoundError',
+    'RequestTimeoutError',
     'Run',
     'RunBusyError',
     'RunError',
     'RunExistsError',
     'RunMovedError',
     'RunNotFoundError',
+    'RunPausedError',
     'RunStatusError',
     'SchemaError',
     'Snapshot',
@@ -63,6 +78,7 @@ __all__ = (
     'StoreUnavailableError',
     'StoreWriteError',
     'UnstorableTypeError',
+    'Worker',
     'current_task',
     'merge',
     'once',
@@ -70,6 +86,7 @@ __all__ = (
     'persist',
     'recover',
     'resume',
+    'wait_for',
 )
 
 __version__ = '0.1.0'

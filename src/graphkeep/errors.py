@@ -17,7 +17,13 @@ GraphkeepError
 │   ├── LeaseLostError              our claim was taken over; nothing was written
 │   ├── DamagedRunError             a stored snapshot cannot be read: `seq`
 │   ├── FormatVersionError          written by a newer graphkeep
-│   └── GraphChangedError           the stored run does not fit the graph: `node`, `path`
+│   ├── GraphChangedError           the stored run does not fit the graph: `node`, `path`
+│   ├── RunPausedError              only an answer can carry it on: `requests`
+│   └── RequestError                one request; carries `request_id`
+│       ├── RequestNotFoundError
+│       ├── RequestClosedError      answered otherwise, expired, or of no more use: `request`
+│       ├── InvalidAnswerError      does not fit what was asked for: `path`
+│       └── RequestTimeoutError     raised in the step: its deadline has passed
 ├── StateConflictError              parallel steps changed the same field: `path`, `steps`
 └── CodecError                      a Python value and its JSON: `path`
     ├── UnstorableTypeError         found when the graph is bound
@@ -30,8 +36,12 @@ A message says what happened, to which run, and what to do next. URLs are shown 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .requests import Request
 
 __all__ = (
     'CodecError',
@@ -39,14 +49,20 @@ __all__ = (
     'FormatVersionError',
     'GraphChangedError',
     'GraphkeepError',
+    'InvalidAnswerError',
     'LeaseLostError',
     'LossyStateError',
     'MissingDriverError',
+    'RequestClosedError',
+    'RequestError',
+    'RequestNotFoundError',
+    'RequestTimeoutError',
     'RunBusyError',
     'RunError',
     'RunExistsError',
     'RunMovedError',
     'RunNotFoundError',
+    'RunPausedError',
     'RunStatusError',
     'SchemaError',
     'StateConflictError',
@@ -253,6 +269,90 @@ class GraphChangedError(RunError, ValueError):
         self.path = path
         """Where in the document the value does not fit."""
         super().__init__(message, run_id=run_id)
+
+
+class RunPausedError(RunError):
+    """Nothing of the run can go on before one of its requests is answered."""
+
+    def __init__(self, *, run_id: str, requests: Sequence[Request] = ()) -> None:
+        self.requests = tuple(requests)
+        """What it waits for, oldest first."""
+        waits = ', '.join(repr(request.request_id) for request in self.requests[:5])
+        more = len(self.requests) - 5
+        waits += f' and {more} more' if more > 0 else ''
+        if self.requests:
+            first = self.requests[0].request_id
+            message = (
+                f'Run {run_id!r} is paused: it waits for an answer to {waits}. Give it with '
+                f'store.answer({run_id!r}, {first!r}, …), then resume the run.'
+            )
+        else:
+            message = f'Run {run_id!r} has paused, and was answered meanwhile. Resume it.'
+        super().__init__(message, run_id=run_id)
+
+
+class RequestError(RunError):
+    """Something is wrong with one request of a run."""
+
+    def __init__(self, message: str, *, run_id: str, request_id: str) -> None:
+        self.request_id = request_id
+        """The request it is about."""
+        super().__init__(message, run_id=run_id)
+
+
+class RequestNotFoundError(RequestError, LookupError):
+    """The run has no such request."""
+
+    def __init__(self, *, run_id: str, request_id: str) -> None:
+        super().__init__(
+            f'Run {run_id!r} has no request {request_id!r}. store.requests(run_id={run_id!r}) lists '
+            'those that are open.',
+            run_id=run_id,
+            request_id=request_id,
+        )
+
+
+class RequestClosedError(RequestError, RuntimeError):
+    """The request takes no answer any more. Nothing was changed."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        """The request as it is."""
+        by = f' by {request.answered_by!r}' if request.answered_by else ''
+        why = {
+            'answered': f'was answered{by} before, with another answer',
+            'expired': f'expired at {request.deadline}',
+            'closed': 'is of no more use: its run has ended, or was cancelled, or its branch was',
+        }.get(request.status, 'takes no answer')
+        super().__init__(
+            f'Request {request.request_id!r} of run {request.run_id!r} {why}. Nothing was changed.',
+            run_id=request.run_id,
+            request_id=request.request_id,
+        )
+
+
+class InvalidAnswerError(RequestError, ValueError):
+    """An answer does not fit what was asked for. The request stays open."""
+
+    def __init__(self, message: str, *, run_id: str, request_id: str, path: str) -> None:
+        self.path = path
+        """Where it does not, e.g. `answer.amount`."""
+        super().__init__(message, run_id=run_id, request_id=request_id)
+
+
+class RequestTimeoutError(RequestError, TimeoutError):
+    """The deadline of a request has passed before an answer came. Raised in the step that asked."""
+
+    def __init__(self, *, run_id: str, request_id: str, deadline: datetime | None) -> None:
+        self.deadline = deadline
+        """When that was (UTC, the database's clock), where it is known."""
+        at = f' by {deadline.isoformat()}' if deadline else ' in time'
+        super().__init__(
+            f'Request {request_id!r} of run {run_id!r} was not answered{at}. wait_for(default=…) '
+            'gives a value instead.',
+            run_id=run_id,
+            request_id=request_id,
+        )
 
 
 class StateConflictError(GraphkeepError, ValueError):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .errors import RunBusyError, RunMovedError, RunNotFoundError, RunStatusError
+from .requests import Request, RequestQuery
 from .runs import (
     Claim,
     Claimed,
@@ -52,7 +53,7 @@ class Hooks(ABC):
 
     @abstractmethod
     async def _claim(self, request: ClaimRequest) -> Claimed:
-        """Make the run `running` for the owner, with epoch + 1 and a new lease.
+        """Make the run `running` for the owner, with epoch + 1, a new lease and no `wake_at`.
 
         Checked in this order: the run exists (`RunNotFoundError`); it is `running` with our nonce
         (a retry: it is claimed already; a cancel in between leaves the nonce, but not the status);
@@ -71,6 +72,13 @@ class Hooks(ABC):
         new lease if it stays `running`, else no owner and no lease; the snapshot is inserted; with
         `history='latest'` and a full draft, older snapshots go. If it does not go through: a header
         with its nonce means that it went through before (`None`), else `LeaseLostError`.
+
+        With it go its requests: `asks` are inserted as `open`, with a deadline `timeout` seconds
+        from now; one that is there is opened again, without its answer, if it has an `error`, and
+        stays as it is if it has none. `closes` get a `closed_at`, and those that are open become
+        `closed`. With the status `paused`, `wake_at` is the earliest of the commit's `wake_at` and
+        of the new deadlines; but if the header's `answered` is above the commit's, the run becomes
+        `ready` instead, without a `wake_at`.
         """
 
     @abstractmethod
@@ -107,13 +115,47 @@ class Hooks(ABC):
 
     @abstractmethod
     async def _cancel(self, run_id: str) -> Run:
-        """Make the run `cancelled` with epoch + 1, no owner, no lease. `RunStatusError` if done;
-        twice is fine.
+        """Make the run `cancelled` with epoch + 1, no owner, no lease, no `wake_at`; its requests
+        are closed as by a commit's `closes`. `RunStatusError` if done; twice is fine.
         """
 
     @abstractmethod
     async def _delete(self, run_id: str, force: bool) -> None:
-        """Remove the run. `RunNotFoundError`; `RunBusyError` for a live lease unless forced."""
+        """Remove the run, its snapshots and its requests. `RunNotFoundError`; `RunBusyError` for a
+        live lease unless forced.
+        """
+
+    @abstractmethod
+    async def _candidates(self, graphs: Sequence[str], limit: int) -> Sequence[Run]:
+        """Runs of these graphs that can be claimed, longest untouched (`updated_at`) first: `ready`,
+        `running` with a lease that has passed, `paused` with a `wake_at` that has.
+        """
+
+    @abstractmethod
+    async def _requests(self, query: RequestQuery) -> Sequence[Request]:
+        """Matching requests, by `created_at`, `run_id` and `request_id`."""
+
+    @abstractmethod
+    async def _answer(
+        self, run_id: str, request_id: str, answer: bytes, by: str | None
+    ) -> Request | None:
+        """Answer an open request whose deadline has not passed: it becomes `answered`, the run's
+        `answered` rises by one, and a `paused` run becomes `ready`, without a `wake_at`. An open one
+        whose deadline has passed becomes `expired`; any other stays as it is.
+
+        Returns:
+            The request as it is then; `None` if there is none.
+        """
+
+    @abstractmethod
+    async def _expire(self, run_id: str) -> None:
+        """The open requests of a run whose deadlines have passed become `expired`."""
+
+    async def _watch(self, heard: Callable[[str | None], None]) -> None:
+        """Call `heard` with the id of each run that is answered from now on, and with `None` when
+        some may have been missed. Runs until it is cancelled; returns where the database cannot
+        tell: then it is asked again and again.
+        """
 
 
 def new_nonce() -> str:
@@ -148,6 +190,7 @@ def not_claimable(run: Run) -> RunStatusError:
         'starts a new run from one of its snapshots (from its end, only one of a 1.x graph).',
         'failed': 'graphkeep.resume() runs the node that failed again.',
         'cancelled': 'It was cancelled: store.fork() starts a new run from it.',
+        'paused': f'It waits for answers: store.requests(run_id={run.run_id!r}) lists the requests.',
     }.get(run.status, 'Try again.')
     return RunStatusError(
         f'Run {run.run_id!r} has status {run.status!r}. {advice}',

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
@@ -13,6 +13,7 @@ from .errors import LeaseLostError
 from .history import Replay
 from .hooks import busy
 from .leases import Lease, claiming
+from .requests import NewRequest
 from .runs import Claim, Commit, Draft, Event, NewRun, Run, SnapshotKind, Status
 from .shielding import Ending, to_its_end
 from .store import Store, new_nonce
@@ -24,6 +25,14 @@ _NOTHING = b'{"format":1}'
 
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+_ASKS_NOTHING: tuple[tuple[NewRequest, ...], tuple[str, ...], int, datetime | None] = (
+    (),
+    (),
+    0,
+    None,
+)
 
 
 class Journal:
@@ -39,6 +48,7 @@ class Journal:
         '_deltas',
         '_full_bytes',
         '_lease',
+        'answered',
         'document',
         'first_epoch',
         'run_id',
@@ -53,6 +63,8 @@ class Journal:
         self.seq = run.seq
         self.first_epoch = (run.created_at - _BEGINNING) // timedelta(microseconds=1)
         """The epoch the run was created with: the database's microseconds then."""
+        self.answered = run.answered
+        """How many answers to its requests there were when it was read."""
         self.document = replay.document
         self._full_bytes = replay.full_bytes
         self._deltas = replay.deltas
@@ -180,6 +192,10 @@ class Journal:
         task: str | None = None,
         started_at: datetime | None = None,
         duration: float | None = None,
+        asks: Sequence[NewRequest] = (),
+        closes: Sequence[str] = (),
+        answered: int = 0,
+        wake_at: datetime | None = None,
     ) -> Ending[None]:
         """Write one snapshot. Waits to the end even if cancelled.
 
@@ -191,6 +207,10 @@ class Journal:
             task: Its task.
             started_at: When it started (aware).
             duration: How long it ran, in seconds.
+            asks: The requests that go with it.
+            closes: The requests whose tasks have ended.
+            answered: For the status `paused`: as in `Commit`.
+            wake_at: For the status `paused`: as in `Commit`.
 
         Returns:
             How the write ended: see `Store.append`. After an error the journal is of no more use,
@@ -214,7 +234,8 @@ class Journal:
             started_at=started_at,
             duration=duration,
         )
-        ending = await self._write(lease, draft, status)
+        asking = (tuple(asks), tuple(closes), answered, wake_at)
+        ending = await self._write(lease, draft, status, asking)
         if ending.error is None:
             self.document.advance(change, size=size)
             self.seq += 1
@@ -281,14 +302,22 @@ class Journal:
             self.store.leases.drop(self._lease)
             self._lease = None
 
-    async def _write(self, lease: Lease, draft: Draft, status: Status) -> Ending[None]:
+    async def _write(
+        self,
+        lease: Lease,
+        draft: Draft,
+        status: Status,
+        asking: tuple[
+            tuple[NewRequest, ...], tuple[str, ...], int, datetime | None
+        ] = _ASKS_NOTHING,
+    ) -> Ending[None]:
         commit = Commit(
-            claim=lease.claim,
-            draft=draft,
-            status=status,
-            ttl=self.store.lease,
-            nonce=new_nonce(),
-            history=self.store.history,
+            lease.claim,
+            draft,
+            status,
+            self.store.lease,
+            new_nonce(),
+            *(self.store.history, *asking),
         )
         started = monotonic()
         lease.writing = True

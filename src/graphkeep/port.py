@@ -25,6 +25,8 @@ from .grouping import CommitQueue
 from .history import Replay, assemble
 from .hooks import Hooks, new_nonce
 from .leases import LeaseKeeper, idle_holder
+from .notices import Notices
+from .requests import Request, RequestQuery
 from .runs import (
     Claim,
     Claimed,
@@ -109,6 +111,8 @@ class Port(Hooks):
         )
         self.leases = LeaseKeeper(self)
         """Renews the claims of running steps and gives up idle ones."""
+        self.notices = Notices(self)
+        """Wakes who waits for an answer."""
 
     # --- opening and closing ---------------------------------------------------------------------
 
@@ -182,6 +186,7 @@ class Port(Hooks):
             if tidy:
                 # In this order: a commit that waits its turn needs the claim it was made under.
                 await self._queue.flush()
+                await self.notices.close()
                 await self.leases.close()
         finally:
             self._state = 'closed'
@@ -308,6 +313,31 @@ class Port(Hooks):
             raise ValueError('updated_before must be an aware datetime')
         await self.open()
         return list(await self._retrying(lambda: self._find(query)))
+
+    async def candidates(self, graphs: Sequence[str], *, limit: int) -> list[Run]:
+        """Runs of these graphs that can be claimed, longest untouched first."""
+        check_count(limit, 'limit')
+        await self.open()
+        return list(await self._retrying(lambda: self._candidates(graphs, limit)))
+
+    async def find_requests(self, query: RequestQuery) -> list[Request]:
+        """Find requests, oldest first."""
+        if query.limit is not None:
+            check_count(query.limit, 'limit')
+        if query.created_before is not None and query.created_before.tzinfo is None:
+            raise ValueError('created_before must be an aware datetime')
+        await self.open()
+        return list(await self._retrying(lambda: self._requests(query)))
+
+    async def expire(self, run_id: str) -> None:
+        """Close the requests of a run whose deadlines have passed to answers, for good."""
+        await self.open()
+        await self._retrying(lambda: self._expire(run_id))
+
+    async def watch(self, heard: Callable[[str | None], None]) -> None:
+        """As `_watch`."""
+        await self.open()
+        await self._watch(heard)
 
     # --- retries ----------------------------------------------------------------------------------
 

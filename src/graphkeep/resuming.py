@@ -5,26 +5,37 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from . import owner as owners
 from .builder import PersistentGraph
 from .builder.graphs import check_resumable
-from .errors import LeaseLostError, RunBusyError, RunMovedError, RunNotFoundError
+from .errors import (
+    LeaseLostError,
+    RunBusyError,
+    RunMovedError,
+    RunNotFoundError,
+    RunPausedError,
+)
 from .handle import Handle, check_handle
 from .leases import is_held
+from .pausing import Leaving
 from .runs import Run, check_count
 from .store import Store
+from .waits import OnPause, check_on_pause
 
 if TYPE_CHECKING:
     from pydantic_graph import BaseNode
     from pydantic_graph.graph import Graph, GraphRunResult
 
+    from .classic import StatePersistence
+    from .requests import Request
+
     AnyGraph = Graph[Any, Any, Any] | PersistentGraph[Any, Any, Any, Any]
 
-__all__ = ('Recovered', 'recover', 'resume')
+__all__ = ('Recovered', 'check_graphs', 'go_on', 'is_left', 'recover', 'resume')
 
 logger = logging.getLogger('graphkeep')
 
@@ -36,6 +47,7 @@ InputT = TypeVar('InputT')
 _ELSEWHERE = (RunBusyError, RunMovedError, RunNotFoundError, LeaseLostError)
 """What tells that a run is somebody else's, or gone; of an inner run, it is a step's own error."""
 _PAGE = 500
+_ALL = 1_000_000
 _POLL = 0.5
 """Seconds between two looks at a claim that may turn out to be dead."""
 
@@ -48,6 +60,7 @@ async def resume(
     deps: DepsT = None,
     start: BaseNode[StateT, DepsT, RunEndT] | None = None,
     state: StateT | None = None,
+    on_pause: OnPause = 'raise',
 ) -> GraphRunResult[StateT, RunEndT]: ...
 
 
@@ -57,6 +70,7 @@ async def resume(
     persistence: Handle,
     *,
     deps: DepsT = None,
+    on_pause: OnPause = 'raise',
 ) -> RunEndT: ...
 
 
@@ -67,6 +81,7 @@ async def resume(
     deps: Any = None,
     start: Any = None,
     state: Any = None,
+    on_pause: OnPause = 'raise',
 ) -> Any:
     """Continue a run to its end, wherever it stopped; with `start`, start it if it does not exist.
 
@@ -81,6 +96,8 @@ async def resume(
         start: Of a 1.x graph: the first node, for a run that does not exist, or the node to go on
             with after a fork from the end.
         state: The state of a run that is started here; a run that exists has its own.
+        on_pause: What to do when nothing can go on before a request is answered: `raise`
+            `RunPausedError`, or stay and `wait` for the answer, whoever goes on then.
 
     Returns:
         Of a 1.x graph, as `graph.run`: output and state. Of a kept builder graph, its output.
@@ -88,11 +105,13 @@ async def resume(
     Raises:
         TypeError: The graph is none that can be resumed, or `persistence` is no handle.
         RunNotFoundError: There is no such run, and no `start`.
+        RunPausedError: Only an answer can carry it on.
         RunBusyError: Another process, which may be alive, is running it.
         RunStatusError: The run was cancelled, or was forked from an end and no `start` is given.
         GraphChangedError: What is stored does not fit the graph any more. The run stays as it is.
     """
     check_resumable(graph, 'graphkeep.resume()')
+    check_on_pause(on_pause)
     check_handle(persistence)
     if isinstance(graph, PersistentGraph):
         if start is not None or state is not None:
@@ -102,16 +121,17 @@ async def resume(
                 "kept.run(state=…, persistence=store.persistence(run_id, if_exists='resume'))."
             )
         return await cast('PersistentGraph[Any, Any, Any, Any]', graph).resume(
-            persistence, deps=deps, infer_name=False
+            persistence, deps=deps, on_pause=on_pause, infer_name=False
         )
     # Late: pydantic-graph 2 has no `pydantic_graph.persistence` to import.
-    from .classic import StatePersistence
     from .classic.resume import resume as resume_classic
 
     if graph.name is None:
         _infer_name(graph)
     handle = cast('StatePersistence[Any, Any]', persistence)
-    return await resume_classic(graph, handle, deps=deps, start=start, state=state)
+    return await resume_classic(
+        graph, handle, deps=deps, start=start, state=state, on_pause=on_pause
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +145,8 @@ class Recovered:
     """What `resume` gave, if the run ended."""
     error: Exception | None = None
     """What it raised, if it did not. It is stored with the run; `resume` tries again."""
+    requests: tuple[Request, ...] = ()
+    """What it waits for, if it has paused."""
 
 
 async def recover(
@@ -150,7 +172,8 @@ async def recover(
             are left alone.
         deps: The dependencies of the graphs.
         ready: Also continue runs that nobody is running and that were left in order: initialised,
-            cancelled by their task, stopped with Ctrl-C, or left to wait for a person.
+            cancelled by their task, stopped with Ctrl-C, answered, past a deadline, or left by their
+            caller to wait for a person.
         wait: Watch claims that may be dead until they are renewed or pass, for at most the store's
             lease.
         concurrency: Most runs that go on at once.
@@ -165,12 +188,7 @@ async def recover(
     check_count(concurrency, 'concurrency')
     if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f'recover() needs the store of the runs, open_store(…), got {store!r:.80}')
-    if not isinstance(graphs, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"graphs must be a mapping, {{'orders': graph}}, got {graphs!r}")
-    for name, graph in graphs.items():
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f'recover() takes graphs by their names, got the key {name!r}')
-        check_resumable(graph, f'recover(…, {{{name!r}: …}})')
+    check_graphs(graphs, 'recover')
     recovery = _Recovery(store, graphs, deps, asyncio.Semaphore(concurrency))
     try:
         watched = await recovery.look(ready=ready)
@@ -180,6 +198,16 @@ async def recover(
     finally:
         await recovery.close()
     return recovery.ended
+
+
+def check_graphs(graphs: object, what: str) -> None:
+    """Refuse what is no mapping of names to graphs that can be resumed. Raises `TypeError`."""
+    if not isinstance(graphs, Mapping):
+        raise TypeError(f"graphs must be a mapping, {{'orders': graph}}, got {graphs!r}")
+    for name, graph in cast('Mapping[object, object]', graphs).items():
+        if not isinstance(name, str):
+            raise TypeError(f'{what}() takes graphs by their names, got the key {name!r}')
+        check_resumable(graph, f'{what}(…, {{{name!r}: …}})')
 
 
 class _Recovery:
@@ -201,8 +229,12 @@ class _Recovery:
         """Go on with what is known to have been left; gives the runs whose claims are alive."""
         alive: dict[str, Run] = {}
         for name in self._graphs:
-            for run in await _all_runs(self._store, name, ready=ready):
-                if run.status == 'ready' or _left(run):
+            found = await _all_running(self._store, name)
+            if ready:
+                free = await self._store.candidates((name,), limit=_ALL)
+                found += [run for run in free if run.status != 'running']
+            for run in found:
+                if run.status != 'running' or is_left(run):
                     self._start(name, run.run_id)
                 elif not owners.is_this_process(run.owner):
                     alive[run.run_id] = run
@@ -220,7 +252,7 @@ class _Recovery:
                 except RunNotFoundError:
                     del watched[run_id]
                     continue
-                if _left(now):
+                if is_left(now):
                     assert now.graph is not None
                     self._start(now.graph, run_id)
                     del watched[run_id]
@@ -247,30 +279,71 @@ class _Recovery:
 
     async def _go_on(self, name: str, run_id: str) -> None:
         async with self._slots:
-            graph, handle = self._graphs[name], self._store.persistence(run_id, graph=name)
-            try:
-                result = await resume(graph, handle, deps=self._deps)
-            except Exception as e:
-                if isinstance(e, _ELSEWHERE) and e.run_id == run_id:
-                    logger.info('run %r is being continued elsewhere: %s', run_id, e)
-                    return
-                logger.warning('run %r was continued and raised', run_id, exc_info=e)
-                self.ended.append(Recovered(run_id=run_id, graph=name, error=e))
-            else:
-                if _ran_here(graph, handle):
-                    self.ended.append(Recovered(run_id=run_id, graph=name, result=result))
+            ended = await go_on(self._store, name, self._graphs[name], run_id, deps=self._deps)
+            if ended is not None:
+                self.ended.append(ended)
 
 
-async def _all_runs(store: Store, graph: str, *, ready: bool) -> list[Run]:
+async def go_on(
+    store: Store,
+    name: str,
+    graph: AnyGraph,
+    run_id: str,
+    *,
+    deps: Any,
+    stop: Callable[[], bool] | None = None,
+) -> Recovered | None:
+    """Continue one run of those that a worker finds.
+
+    Args:
+        store: Where it is.
+        name: What its graph is recorded under.
+        graph: The graph.
+        run_id: The run.
+        deps: The dependencies.
+        stop: Asked between two steps. If it says yes, the run is left there, ready.
+
+    Returns:
+        What became of it; `None` if it is continued elsewhere, is gone, or was left.
+    """
+    handle = store.persistence(run_id, graph=name)
+    try:
+        if isinstance(graph, PersistentGraph):
+            kept = cast('PersistentGraph[Any, Any, Any, Any]', graph)
+            async with kept.iter_resumed(handle, deps=deps, infer_name=False) as run:
+                result = await run.finish(stop=stop)
+        else:
+            from .classic.resume import resume as resume_classic
+
+            classic = cast('StatePersistence[Any, Any]', handle)
+            result = await resume_classic(graph, classic, deps=deps, stop=stop)
+    except Leaving:
+        logger.info('run %r was left ready between two steps', run_id)
+    except RunPausedError as e:
+        if e.run_id == run_id:
+            return Recovered(run_id=run_id, graph=name, requests=e.requests)
+        return _raised(name, run_id, e)
+    except Exception as e:  # noqa: BLE001 - one that raises does not stop the others
+        if isinstance(e, _ELSEWHERE) and e.run_id == run_id:
+            logger.info('run %r is being continued elsewhere: %s', run_id, e)
+            return None
+        return _raised(name, run_id, e)
+    else:
+        if _ran_here(graph, handle):
+            return Recovered(run_id=run_id, graph=name, result=result)
+    return None
+
+
+def _raised(name: str, run_id: str, error: Exception) -> Recovered:
+    logger.warning('run %r was continued and raised', run_id, exc_info=error)
+    return Recovered(run_id=run_id, graph=name, error=error)
+
+
+async def _all_running(store: Store, graph: str) -> list[Run]:
     found: list[Run] = []
     after: Run | None = None
     while True:
-        page = await store.runs(
-            graph=graph,
-            status=('running', 'ready') if ready else 'running',
-            after=after,
-            limit=_PAGE,
-        )
+        page = await store.runs(graph=graph, status='running', after=after, limit=_PAGE)
         found += page
         if len(page) < _PAGE:
             return found
@@ -283,7 +356,7 @@ def _ran_here(graph: AnyGraph, handle: Handle) -> bool:
     return isinstance(graph, PersistentGraph) or getattr(handle, 'has_run', True)
 
 
-def _left(run: Run) -> bool:
+def is_left(run: Run) -> bool:
     """Whether a worker is known to have left a running run: dead, or without a handle in here."""
     if run.status != 'running':
         return False

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from .requests import NewRequest
+
 __all__ = (
     'Claim',
     'ClaimRequest',
@@ -30,7 +32,7 @@ __all__ = (
 Status = Literal['ready', 'running', 'paused', 'failed', 'done', 'cancelled']
 """What a run is doing: docs/design.md has the table of statuses and what leads out of each."""
 
-Event = Literal['start', 'step', 'edit', 'replace', 'once', 'error', 'end', 'fork']
+Event = Literal['start', 'step', 'edit', 'replace', 'once', 'pause', 'error', 'end', 'fork']
 """Why a snapshot was written."""
 
 SnapshotKind = Literal['full', 'delta']
@@ -59,6 +61,14 @@ class Run:
     interrupted: bool = False
     """`True` when the status is `running` and the lease had passed as it was read, by the
     database's clock.
+    """
+    answered: int = 0
+    """How many answers to its requests were accepted: raised by each."""
+    wake_at: datetime | None = None
+    """Of a `paused` run: the first deadline of its requests (UTC, the database's clock)."""
+    due: bool = False
+    """`True` when the status is `paused` and `wake_at` had passed as it was read, by the database's
+    clock: the run can go on.
     """
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """The user's own labels, for finding runs."""
@@ -169,8 +179,8 @@ class ClaimRequest:
     ttl: float
     """The lease, in seconds."""
     allow: tuple[Status, ...] = ('ready',)
-    """Statuses that may be claimed. A `running` run may be when its lease has passed, whatever is
-    named here.
+    """Statuses that may be claimed. A `running` run may be when its lease has passed, and a `paused`
+    one when its `wake_at` has, whatever is named here.
     """
     expected_epoch: int | None = None
     """Also claim a `running` run whose lease is alive, if this is its epoch: its owner is known to
@@ -209,6 +219,21 @@ class Commit(NamedTuple):
     """Names this commit in the header, so that a retry after a lost reply recognises itself."""
     history: Literal['all', 'latest'] = 'all'
     """`latest`: when `draft` is full, drop the snapshots before it, in the same transaction."""
+    asks: tuple[NewRequest, ...] = ()
+    """Requests to store with it, or to open again."""
+    closes: tuple[str, ...] = ()
+    """Requests whose tasks have ended."""
+    answered: int = 0
+    """With the status `paused`: how many answers the worker has seen. If there are more, the run
+    becomes `ready` instead."""
+    wake_at: datetime | None = None
+    """With the status `paused`: the first deadline of the requests that are open already. Those of
+    `asks` count as well."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a step's end and nothing else, as nearly every commit is."""
+        return not (self.asks or self.closes or self.status == 'paused')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

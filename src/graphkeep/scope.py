@@ -11,17 +11,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from contextvars import Context, ContextVar, Token
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType, coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .codec import Codec
 from .parts import text_of
+from .pausing import REQUIRED, Asking, Question, question
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .journal import Journal
+    from .requests import Request
     from .tasks import Task
 
-__all__ = ('CurrentTask', 'Scope', 'current_task', 'in_context', 'once')
+__all__ = ('CurrentTask', 'Scope', 'current_task', 'in_context', 'once', 'wait_for')
 
 T = TypeVar('T')
 
@@ -43,10 +48,25 @@ class CurrentTask:
 class Scope:
     """A running task, as `current_task` and `once` find it inside `with scope`."""
 
-    __slots__ = ('_attempt', '_journal', '_keep', '_shared', '_task', '_token')
+    __slots__ = (
+        '_attempt',
+        '_ended',
+        '_journal',
+        '_keep',
+        '_known',
+        '_shared',
+        '_task',
+        '_token',
+        'asking',
+    )
 
     def __init__(
-        self, journal: Journal, task: Task, *, keep: Callable[[str, bytes], Awaitable[None]]
+        self,
+        journal: Journal,
+        task: Task,
+        *,
+        keep: Callable[[str, bytes], Awaitable[None]],
+        known: Mapping[str, Request],
     ) -> None:
         """Make a scope.
 
@@ -54,7 +74,12 @@ class Scope:
             journal: Of the run.
             task: Which of its tasks runs.
             keep: Commits one more value, and returns when it is durable.
+            known: The requests of the run by id, as far as they are known.
         """
+        self.asking: Asking | None = None
+        """What `wait_for` was called for, if it was called."""
+        self._known = known
+        self._ended = False
         self._journal = journal
         self._task = task
         self._attempt = journal.attempt(task.born)
@@ -72,6 +97,7 @@ class Scope:
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
+        self._ended = True
         if isinstance(exc, Exception):
             self._note(exc)
         token, self._token = self._token, None
@@ -103,6 +129,22 @@ class Scope:
             attempt=self._attempt,
             node_id=self._task.node,
         )
+
+    def wait_for(self, asks: Question) -> Any:
+        """The answer to a question. Errors as for `Asking.answer`."""
+        if self._ended:
+            if self.asking is not None and self.asking.asked:
+                raise asyncio.CancelledError  # the step has paused, and runs again from its start
+            raise RuntimeError('wait_for() was called after its step had ended')
+        if self.asking is None:
+            self.asking = Asking(self._journal.run_id, self._task, self._known)
+        return self.asking.answer(asks)
+
+    async def quiet(self) -> None:
+        """Wait until no `once` is under way: what it is about to give must not be thrown away."""
+        calls = [shared.task for shared in (self._shared or {}).values()]
+        if calls:
+            await asyncio.wait(calls)
 
     async def once(self, name: str, function: Callable[[], Any], type_: Any) -> Any:
         """The value of `function`, called unless an earlier attempt has kept its value."""
@@ -208,6 +250,54 @@ async def once(
         )
     type_ = _returned(function) if type is None else type
     return cast('T', await scope.once(name, function, type_))
+
+
+async def wait_for(
+    type: Any,  # noqa: A002 - as pydantic-graph names its own
+    name: str | None = None,
+    *,
+    payload: object = None,
+    prompt: str | None = None,
+    timeout: float | timedelta | None = None,
+    default: Any = REQUIRED,
+) -> Any:
+    """Wait for an answer of a person or of another program, holding no process meanwhile.
+
+    The first time, the request is committed and the step unwinds, with an exception that `except
+    Exception` does not catch. When everything that it waits for has been answered, with
+    `store.answer(run_id, request_id, value)`, the step runs again from its beginning, and this
+    returns the answer. Side effects before it belong into `once`.
+
+    Args:
+        type: What the answer has to be; anything that pydantic validates. Its JSON schema is
+            stored, and an answer has to fit it.
+        name: Names the request within the step, the same on every attempt: 1 to 256 bytes. Without
+            one, requests are numbered in the order of the calls.
+        payload: What whoever answers has to know: anything that pydantic makes JSON of.
+        prompt: What to ask a person.
+        timeout: Seconds, or a timedelta, until the request expires, by the database's clock.
+        default: What an expired request gives; without one it raises.
+
+    Returns:
+        The answer, a value of `type`.
+
+    Raises:
+        RequestTimeoutError: It was not answered in time, and there is no default.
+        UnstorableTypeError: Values of `type` cannot be given as JSON.
+        RuntimeError: Not called from a step or node of a kept run, or inside of a `once`; or without
+            a name from a task of its own.
+        ValueError: This attempt of the step has asked under this name before.
+    """
+    scope = _scope('wait_for()')
+    outer = _inside.get()
+    if outer is not None and outer[0] is scope:
+        raise RuntimeError(
+            f'wait_for() was called inside of once({outer[1]!r}), which keeps what has happened. Call '
+            'one after the other.'
+        )
+    return scope.wait_for(
+        question(type, name, payload=payload, prompt=prompt, timeout=timeout, default=default)
+    )
 
 
 def _scope(what: str) -> Scope:

@@ -12,11 +12,23 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from . import owner as owners
-from .errors import RunBusyError, RunNotFoundError
+from .answering import check_answer
+from .errors import RequestClosedError, RequestNotFoundError, RunBusyError, RunNotFoundError
 from .handle import Handle, IfExists, Verify
 from .hooks import busy, new_nonce, not_claimable, refused_claim
 from .port import Port
-from .runs import Draft, NewRun, Run, RunQuery, Snapshot, Status, check_labels, check_run_id
+from .requests import Request, RequestQuery, RequestStatus
+from .runs import (
+    Draft,
+    NewRun,
+    Run,
+    RunQuery,
+    Snapshot,
+    Status,
+    check_labels,
+    check_name,
+    check_run_id,
+)
 
 if TYPE_CHECKING:
     from .classic import StatePersistence
@@ -141,6 +153,98 @@ class Store(Port):
                 break
             after = page[-1]
         return left[:limit]
+
+    async def requests(
+        self,
+        *,
+        run_id: str | None = None,
+        graph: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        name: str | None = None,
+        older_than: timedelta | None = None,
+        status: RequestStatus | Sequence[RequestStatus] = 'open',
+        after: Request | None = None,
+        limit: int = 100,
+    ) -> list[Request]:
+        """Find what runs wait for, longest waiting first.
+
+        Args:
+            run_id: Only requests of this run.
+            graph: Only requests of runs of the graph recorded under this name.
+            labels: Only requests of runs that have all of these labels.
+            name: Only requests that were asked under this name.
+            older_than: Only requests that were asked at least this long ago.
+            status: Only requests with this status, or any of these: by default those that are open.
+                `()` for all.
+            after: The last request of the previous page.
+            limit: At most this many.
+        """
+        if run_id is not None:
+            check_run_id(run_id)
+        return await self.find_requests(
+            RequestQuery(
+                run_id=run_id,
+                graph=graph,
+                labels=check_labels(labels),
+                name=name,
+                created_before=None if older_than is None else datetime.now(tz=UTC) - older_than,
+                status=(status,) if isinstance(status, str) else tuple(status),
+                after=None if after is None else (after.created_at, after.run_id, after.request_id),
+                limit=limit,
+            )
+        )
+
+    async def request(self, run_id: str, request_id: str) -> Request:
+        """One request of a run, whatever became of it.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            RequestNotFoundError: It has no such request.
+        """
+        check_run_id(run_id)
+        query = RequestQuery(run_id=run_id, request_id=request_id, limit=1)
+        for request in await self.find_requests(query):
+            return request
+        await self.run(run_id)
+        raise RequestNotFoundError(run_id=run_id, request_id=request_id)
+
+    async def answer(
+        self, run_id: str, request_id: str, answer: object, *, by: str | None = None
+    ) -> Request:
+        """Answer a request: a run that is paused becomes ready, in the same atomic step.
+
+        The first answer counts. The same again is accepted, so a call whose outcome is not known
+        can be made again; another one is refused.
+
+        Args:
+            run_id: The run that asks.
+            request_id: The request: `<task>:<name>`, as `requests` lists it.
+            answer: A value of JSON, or one that pydantic makes JSON of. It has to fit the JSON
+                schema that is stored with the request; the code of the graph is not needed.
+            by: Who answers, for the record: 1 to 512 bytes of UTF-8.
+
+        Returns:
+            The request, answered.
+
+        Raises:
+            RunNotFoundError: There is no such run.
+            RequestNotFoundError: It has no such request.
+            InvalidAnswerError: The answer does not fit; says where. The request stays open.
+            RequestClosedError: It was answered otherwise, its deadline has passed, or its run or its
+                branch has ended.
+        """
+        check_name(by, 'by')
+        request = await self.request(run_id, request_id)
+        if request.status in ('closed', 'expired'):
+            raise RequestClosedError(request)
+        data = check_answer(request, answer)
+        found = await self._retrying(lambda: self._answer(run_id, request_id, data, by))
+        if found is None:
+            raise RequestNotFoundError(run_id=run_id, request_id=request_id)
+        if found.status != 'answered' or found.answer_json != data:
+            raise RequestClosedError(found)
+        self.notices.heard(run_id)
+        return found
 
     async def snapshots(
         self, run_id: str, *, after: int = -1, limit: int | None = None

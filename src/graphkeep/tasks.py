@@ -2,7 +2,9 @@
 
 A task: `{"node":…,"inputs":…,"forks":[[fork, run, branch], …],"born":…}`; with `"print":…`
 where it is in forks,
-`"memo":{name:value}` for what `once` has kept, and for a stream that has begun `"sent":…,"run":…`.
+`"memo":{name:value}` for what `once` has kept, for a stream that has begun `"sent":…,"run":…`, and
+where `wait_for` was called `"waits":[name, …]` for what it waits for and
+`"answers":{name:{"answer":…}}` (or `{"expired":…}`) for what it was given and has used.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ __all__ = (
     'read_counters',
     'read_forks',
     'read_tasks',
+    'request_id_of',
 )
 
 
@@ -70,6 +73,12 @@ class Task:
     stream_run: str | None = None
     """For such a stream: the run of the map's fork."""
 
+    waits: tuple[str, ...] = ()
+    """The names of the requests that its last attempt waited for. Whether they are open the store
+    tells; one that it does not know is asked anew (of a fork)."""
+    answers: dict[str, bytes] = field(default_factory=no_parts)
+    """What its requests were given, of those before the ones it waits for, by name."""
+
     @property
     def run_of_map(self) -> str:
         """`stream_run`, of a stream that has begun."""
@@ -84,7 +93,9 @@ def encode_task(task: Task) -> bytes:
     stream = b''
     if task.sent is not None:
         stream = b',"sent":%d,"run":%b' % (task.sent, to_json(task.stream_run))
-    return b'{"node":%b,"inputs":%b,"forks":%b,"born":%d%b%b%b}' % (
+    waits = b',"waits":' + to_json(task.waits) if task.waits else b''
+    answers = b',"answers":' + text_of(task.answers) if task.answers else b''
+    return b'{"node":%b,"inputs":%b,"forks":%b,"born":%d%b%b%b%b%b}' % (
         to_json(task.node),
         task.inputs,
         _START if task.forks == START else to_json(task.forks),
@@ -92,7 +103,14 @@ def encode_task(task: Task) -> bytes:
         print_,
         memo,
         stream,
+        waits,
+        answers,
     )
+
+
+def request_id_of(task_id: str, name: str) -> str:
+    """The id of a request: one in its run, and the same on every attempt."""
+    return f'{task_id}:{name}'
 
 
 _START = to_json(START)
@@ -117,10 +135,14 @@ def _read_task(task_id: str, data: bytes) -> Task:
         from_json(parts.get(name, b'null')) for name in ('node', 'born', 'print', 'sent', 'run')
     )
     memo = split(bytes(parts.get('memo', b'{}')))
+    waits = from_json(parts.get('waits', b'[]'))
+    answers = split(bytes(parts.get('answers', b'{}')))
     if (
         not isinstance(node, str)
         or not isinstance(born, int)
         or not isinstance(memo, dict)
+        or not isinstance(answers, dict)
+        or not isinstance(waits, list)
         or not task_id.isdecimal()
         or (sent is None) != (run is None)
     ):
@@ -135,6 +157,8 @@ def _read_task(task_id: str, data: bytes) -> Task:
         {name: bytes(value) for name, value in memo.items()},
         sent,
         run,
+        tuple(map(str, cast('list[Any]', waits))),
+        {name: bytes(value) for name, value in answers.items()},
     )
 
 

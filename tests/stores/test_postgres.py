@@ -52,6 +52,8 @@ async def test_a_run_is_stored_as_plain_rows(fresh_postgres_url: str) -> None:
         'parent_seq': None,
         'created_at': created.created_at,
         'updated_at': run.updated_at,
+        'answered': 0,
+        'wake_at': None,
     }
     assert await rows(url, 'SELECT * FROM graphkeep_snapshots ORDER BY seq') == [
         {
@@ -82,7 +84,7 @@ async def test_a_run_is_stored_as_plain_rows(fresh_postgres_url: str) -> None:
         },
     ]
     assert await rows(url, 'SELECT * FROM graphkeep_meta') == [
-        {'name': 'schema_version', 'value': '1'}
+        {'name': 'schema_version', 'value': '2'}
     ]
 
 
@@ -138,17 +140,20 @@ async def test_the_tables_are_as_they_should_be(fresh_postgres_url: str) -> None
     types = {column['name']: column['type'] for column in columns}
     assert types['graphkeep_snapshots.data'] == 'json'
     assert types['graphkeep_snapshots.error'] == types['graphkeep_runs.error'] == 'json'
+    for column in ('prompt', 'payload', 'schema', 'answer', 'error'):
+        assert types[f'graphkeep_requests.{column}'] == 'json'
     assert types['graphkeep_runs.labels'] == 'jsonb'
-    assert {kind for name, kind in types.items() if name.endswith(('_at', 'until'))} == {
-        'timestamp with time zone'
-    }
+    assert {
+        kind for name, kind in types.items() if name.endswith(('_at', 'until', 'deadline'))
+    } == {'timestamp with time zone'}
     [server] = await rows(
         fresh_postgres_url,
         "SELECT 'lz4' = ANY (enumvals) AS lz4 FROM pg_settings "
         "WHERE name = 'default_toast_compression'",
     )
     compression = {column['name']: column['compression'] for column in columns}
-    assert compression['graphkeep_snapshots.data'] == ('l' if server['lz4'] else '')
+    for column in ('snapshots.data', 'requests.payload', 'requests.schema', 'requests.answer'):
+        assert compression[f'graphkeep_{column}'] == ('l' if server['lz4'] else '')
     [table] = await rows(
         fresh_postgres_url, "SELECT reloptions FROM pg_class WHERE relname = 'graphkeep_runs'"
     )
@@ -253,6 +258,7 @@ async def test_a_full_snapshot_that_is_refused_drops_nothing(fresh_postgres_url:
         ("status = 'running'", 'graphkeep_runs_status'),
         ("parent_run_id = 'x'", 'graphkeep_runs_parent'),
         ("(created_at, run_id) < (now(), 'x')", 'graphkeep_runs_newest'),
+        ('wake_at <= now()', 'graphkeep_runs_wake'),
     ],
 )
 async def test_what_is_looked_for_has_an_index(

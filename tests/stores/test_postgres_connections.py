@@ -299,6 +299,17 @@ async def test_behind_pgbouncer_in_transaction_mode_all_works(bouncer: str) -> N
         assert await store.runs() == []
 
 
+async def test_behind_pgbouncer_nobody_listens_in_vain(bouncer: str) -> None:
+    # As one that knows prepared statements is used: nothing but the server's process tells.
+    async with (
+        asyncpg.create_pool(bouncer, min_size=0, max_size=3, statement_cache_size=0) as pool,
+        PostgresStore(pool=pool) as store,
+        asyncio.timeout(10),
+    ):
+        await store.watch(lambda run_id: pytest.fail(f'it heard of {run_id}'))
+        assert pool.get_idle_size() == pool.get_size()
+
+
 # --- secrets --------------------------------------------------------------------------------------
 
 

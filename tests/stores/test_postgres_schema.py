@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
@@ -14,12 +16,16 @@ import pytest
 from graphkeep import SchemaError, StoreWriteError
 from graphkeep.stores import postgres_schema
 from graphkeep.stores.postgres import PostgresStore
+from graphkeep.stores.statements import migrations
 from graphkeep.testing import Worker
+from graphkeep.testing._worker import asks
 from tests.servers import PostgresServer
-from tests.stores.postgres_tool import name_of, rows, run_sql
+from tests.stores.postgres_tool import name_of, rows, run_sql, tool
 from tests.stores.sql_databases import PostgresDatabase, with_a_step
 
 pytestmark = pytest.mark.postgres
+
+GOLDEN = Path(__file__).parents[1] / 'golden'
 
 _numbers = count()
 
@@ -58,6 +64,48 @@ async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
     async with PostgresStore(fresh):
         pass
     assert await PostgresDatabase(old).schema() == await PostgresDatabase(fresh).schema() != before
+    assert await rows(old, 'SELECT * FROM graphkeep_meta') == [
+        {'name': 'schema_version', 'value': '3'}
+    ]
+
+
+async def test_tables_of_the_first_version_are_migrated_with_what_is_in_them(
+    two_urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, fresh = two_urls
+    with monkeypatch.context() as patch:
+        first = {1: migrations('postgres', prefix='graphkeep')[1]}
+        patch.setattr(postgres_schema, 'migrations', lambda *_, **__: first)
+        async with PostgresStore(old):
+            pass
+    stored = json.loads((GOLDEN / 'v1' / 'postgres.json').read_text('ascii'))
+    async with tool(old) as connection:
+        for table in ('graphkeep_runs', 'graphkeep_snapshots'):
+            for row in stored[table]:
+                names = ', '.join(column.partition('::')[0] for column in row)
+                values = ', '.join(
+                    f'${n}::text::{column.partition("::")[2]}' for n, column in enumerate(row, 1)
+                )
+                await connection.execute(
+                    f'INSERT INTO {table} ({names}) VALUES ({values})', *row.values()
+                )
+    before = await rows(old, 'SELECT * FROM graphkeep_runs ORDER BY run_id')
+    assert 'answered' not in before[0]
+    stores = [PostgresStore(old) for _ in range(5)]
+    await asyncio.gather(*(store.open() for store in stores))
+    after = await rows(old, 'SELECT * FROM graphkeep_runs ORDER BY run_id')
+    assert after == [{**row, 'answered': 0, 'wake_at': None} for row in before]
+    for run in await stores[0].runs():
+        assert (run.answered, run.wake_at, run.due) == (0, None, False)
+        await stores[0].document(run.run_id)
+    worker = Worker(stores[1])
+    await worker.create()
+    await worker.pauses(asks())
+    await stores[2].answer('run-1', '0:manager', {'ok': 1})
+    await asyncio.gather(*(store.close() for store in stores))
+    async with PostgresStore(fresh):
+        pass
+    assert await PostgresDatabase(old).schema() == await PostgresDatabase(fresh).schema()
     assert await rows(old, 'SELECT * FROM graphkeep_meta') == [
         {'name': 'schema_version', 'value': '2'}
     ]
@@ -216,6 +264,9 @@ async def test_a_role_that_may_not_create_tables_works_where_they_are(
         await worker.create()
         await worker.step()
         await worker.check()
+        await worker.pauses(asks())
+        await store.answer('run-1', '0:manager', {'ok': 1})
+        await store.expire('run-1')
         await store.delete('run-1', force=True)
 
 
@@ -265,6 +316,8 @@ async def refuses_to_write(store: PostgresStore, worker: Worker) -> None:
         'delete': lambda: store.delete('run-1', force=True),
         'release': lambda: store.release(worker.claim),
         'renew': lambda: store.renew([worker.claim]),
+        'answer': lambda: store._answer('run-1', '0:manager', b'1', None),
+        'expire': lambda: store.expire('run-1'),
     }
     for name, write in writes.items():
         with pytest.raises(StoreWriteError, match='Postgres at') as caught:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any
 
+from ..pausing import Asking, split_waiting
+from ..requests import NewRequest
 from ..tasks import Task
 from .state import Copy, Left, StateKeeper
 
@@ -65,11 +68,31 @@ class Completion:
     """Of an item: the stream waits for it."""
     streamed: bool = False
     """The step was a stream, and its items have been sent on."""
+    asked: Mapping[str, NewRequest | None] = field(default_factory=dict[str, 'NewRequest | None'])
+    """Of a step that has paused: what it waits for, by name; `None` for what is stored already."""
+    used: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Of a step that has paused: what it was given."""
+
+    @property
+    def paused(self) -> bool:
+        """The step waits, and has changed nothing."""
+        return bool(self.asked)
 
     def begins(self) -> None:
         """The step starts to run."""
         self.started_at, self.clock = datetime.now(tz=UTC), perf_counter()
 
-    def ends(self) -> None:
-        """The step has run."""
+    def ends(self, asking: Asking | None) -> None:
+        """The step has run; it may only wait for something."""
         self.duration = perf_counter() - self.clock
+        if asking is None:
+            return
+        if self.error is None:
+            try:
+                asking.check_nothing_open()
+            except RuntimeError as e:
+                self.error = e
+            return
+        self.error = split_waiting(self.error)
+        if self.error is None:
+            self.asked, self.used = asking.asked, asking.used

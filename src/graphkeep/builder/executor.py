@@ -15,18 +15,20 @@ from functools import partial
 from typing import Any, NoReturn, cast
 
 from ..document import Change
-from ..errors import GraphkeepError, StoreUnavailableError
+from ..errors import GraphkeepError, RunPausedError, StoreUnavailableError
 from ..failures import describe
 from ..journal import Journal
+from ..pausing import split_waiting
 from ..runs import Status
 from ..scope import Scope, in_context
 from ..shielding import Ending
-from ..tasks import Task, counters, encode_task
+from ..tasks import Task, encode_task, request_id_of
+from ..waits import Waits, open_requests
 from .completions import Completion, StepState
-from .frontier import Buffer, Frontier, JoinKey
+from .frontier import Frontier
+from .gathering import Gathering
 from .plan import Plan
 from .state import StateKeeper
-from .stored import encode_buffer, join_name, new_items
 from .walk import Walk, is_stream
 
 __all__ = ('Execution',)
@@ -44,6 +46,7 @@ class Execution:
         journal: Journal,
         frontier: Frontier,
         keeper: StateKeeper,
+        waits: Waits,
         *,
         deps: Any,
         max_parallel: int | None,
@@ -56,14 +59,17 @@ class Execution:
         self._most = max_parallel
         self._running: dict[str, asyncio.Task[None]] = {}
         self._completed: deque[Completion] = deque()
-        self._moved: set[JoinKey] = set()
-        """The buffers that what was settled since the last commit has changed."""
-        self._unstored: list[Buffer] = []
+        self.waits = waits
+        """What the run waits for."""
+        self._next = Gathering(plan, journal, frontier, waits)
         self.unseen: list[Walk] = []
         """What a commit has settled whose caller was cancelled meanwhile: for the next one."""
         self._committing = asyncio.Lock()
         """Held while completions are settled and committed, and while `once` commits."""
         self._wake: asyncio.Future[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self.paused = False
+        """Whether nothing can go on before an answer comes. The claim was given up with that."""
         self._broken: BaseException | None = None
         """What the run failed with: only a resume runs the step again."""
         self.watched = False
@@ -90,6 +96,7 @@ class Execution:
         Raises:
             Exception: What a step raised. The run is `failed` then, what had ended before
                 committed.
+            RunPausedError: Nothing can go on before an answer comes. The run is `paused` then.
             LeaseLostError: Another process has taken the run over.
         """
         if self._broken is not None:
@@ -97,6 +104,8 @@ class Execution:
         if self.unseen:
             walks, self.unseen = self.unseen, []
             return walks
+        if self.paused:
+            await self._check_answered()
         if not self._journal.claimed:
             await self.claim()
         if self.watched:
@@ -104,6 +113,9 @@ class Execution:
         tasks = self._frontier.tasks
         if not tasks:
             await self._fail_run(None, RuntimeError(_NO_RESULT))
+        if not self._completed and self._is_stuck():
+            await self._pause()
+            return []
         self._journal.step_begins()
         if len(tasks) == 1 and not self._running and not self._completed:
             (task,) = tasks.values()
@@ -115,12 +127,40 @@ class Execution:
         while not self._completed:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
+            self._launch()
         async with self._committing:
             return await self._settle(self._take())
+
+    def _is_stuck(self) -> bool:
+        """Whether no task runs, and each waits for an answer."""
+        tasks, waits = self._frontier.tasks.values(), self.waits
+        return not self._running and bool(waits.known) and all(waits.holds(task) for task in tasks)
+
+    async def _pause(self) -> None:
+        """Nothing was settled, and nothing can go on: of what it waits for, a part was answered."""
+        async with self._committing:
+            ending = await self._journal.commit(
+                Change(),
+                event='pause',
+                status='paused',
+                answered=self.waits.answered,
+                wake_at=self.waits.wake_at,
+            )
+            self.paused = ending.error is None
+            ending.unwrap()
+
+    async def _check_answered(self) -> None:
+        """Go on from a pause, if an answer has come meanwhile."""
+        await self.waits.look()
+        if self._is_stuck():
+            requests = await open_requests(self._journal.store, self._journal.run_id)
+            raise RunPausedError(run_id=self._journal.run_id, requests=requests)
+        self.paused = False
 
     async def claim(self) -> None:
         """Get the right to write the run. Errors as for `Journal.claim`."""
         await self._journal.claim(allow=('ready', 'failed'))
+        self.paused = False
 
     async def _commit_edits(self) -> None:
         """Commit what the caller has changed in the state between two events.
@@ -139,16 +179,15 @@ class Execution:
 
     async def end_at_start(self, walk: Walk) -> None:
         """The graph goes from its start straight to its end."""
-        change = Change()
-        self._end(change, walk)
+        self._end(walk)
         self._journal.step_begins()
-        ending = await self._journal.commit(change, event='end', status='done')
+        ending = await self._journal.commit(self._next.change, event='end', status='done')
         ending.unwrap()
 
     async def close(self) -> None:
         """End what still runs, and give the claim up: the run can go on at once."""
         running, self._running = self._running, {}
-        cancelled = await _stop(running)
+        cancelled = await _stop({**running, **self._stop_listening()})
         if not self.ended:
             self._keeper.restore_committed()
         self._journal.step_ends()
@@ -159,36 +198,65 @@ class Execution:
 
     def _launch(self) -> None:
         loop = asyncio.get_running_loop()
+        held = False
         for task in self.pending:
             if self._most is not None and len(self._running) >= self._most:
                 return
-            if task.id not in self._running:
-                name = f'graphkeep-{task.node}-{task.id}'
-                self._running[task.id] = loop.create_task(self._run_parallel(task), name=name)
+            if task.id in self._running:
+                continue
+            if self.waits.known and self.waits.holds(task):
+                held = True
+                continue
+            name = f'graphkeep-{task.node}-{task.id}'
+            self._running[task.id] = loop.create_task(self._run_parallel(task), name=name)
+        if held and self._listener is None:
+            self._listener = loop.create_task(self._listen(), name='graphkeep-answers')
+
+    async def _listen(self) -> None:
+        """Hear of answers while other branches go on."""
+        notices, looks = self._journal.store.notices, 0
+        with notices.listening(self._journal.run_id) as event:
+            while self.waits.open:
+                await notices.pause(event, looks=looks, most=self.waits.seconds_left)
+                async with self._committing:
+                    # Not beside a commit that asks: what is read might not have it yet.
+                    if await self.waits.looked():
+                        self._nudge()
+                looks += 1
+        self._listener = None
+
+    def _stop_listening(self) -> dict[str, asyncio.Task[None]]:
+        listener, self._listener = self._listener, None
+        return {} if listener is None else {'': listener}
 
     async def _run_alone(self, task: Task) -> Completion:
         """Run a step beside which nothing else is: here, and on the live state."""
         done = Completion(task=task, state=StepState(self._keeper, alone=True))
+        scope = self._scope(task)
         done.begins()
         try:
-            done.value = await in_context(copy_context(), self._call(done, self._scope(task)))
+            done.value = await in_context(copy_context(), self._call(done, scope))
             if is_stream(done.value):
                 raise self._plan.misplaced_stream(task.node)
         except Exception as e:  # noqa: BLE001 - settled as the step's error
             done.error = e
-        except BaseException:
+        except BaseException as e:
             # Whoever watches may go on: half a step must not be taken for an edit of theirs.
             self._keeper.restore_committed()
-            raise
-        done.ends()
+            if scope.asking is None or not _waits(e):
+                raise
+            done.error = e
+        done.ends(scope.asking)
+        if done.paused:
+            await scope.quiet()
         return done
 
     async def _run_parallel(self, task: Task) -> None:
         """Run a step beside others: in an asyncio task and on a copy of the state, of its own."""
         done = Completion(task=task, state=StepState(self._keeper, alone=False))
+        scope = self._scope(task)
         done.begins()
         try:
-            scope = self._scope(task)
             value = done.value = await self._call(done, scope)
             if is_stream(value):
                 # The body of a stream runs here, and not in the call that made it.
@@ -201,8 +269,10 @@ class Execution:
             done.error = e
         except BaseException as e:  # noqa: BLE001 - settled as the step's error
             done.error = e
-        done.ends()
-        if done.error is None:
+        done.ends(scope.asking)
+        if done.paused:
+            await scope.quiet()
+        elif done.error is None:
             try:
                 done.state.ends()
             except Exception as e:  # noqa: BLE001 - settled as the step's error
@@ -210,7 +280,8 @@ class Execution:
         self._complete(done)
 
     def _scope(self, task: Task) -> Scope:
-        return Scope(self._journal, task, keep=partial(self._keep, task.id))
+        keep = partial(self._keep, task.id)
+        return Scope(self._journal, task, keep=keep, known=self.waits.known)
 
     async def _call(self, done: Completion, scope: Scope) -> Any:
         step = self._plan.step(done.task.node)
@@ -262,6 +333,9 @@ class Execution:
 
     def _complete(self, done: Completion) -> None:
         self._completed.append(done)
+        self._nudge()
+
+    def _nudge(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
@@ -295,15 +369,17 @@ class Execution:
         self, batch: list[Completion], failed: _Failed | None
     ) -> tuple[list[Walk], _Failed | None, BaseException | None]:
         """Settle and commit; gives what followed, what failed first, a cancellation meanwhile."""
-        change = Change()
         walks: list[Walk] = []
-        last: Completion | None = None
         stopped: dict[str, asyncio.Task[None]] = {}
         for done in batch:
             if done.item is None:
                 self._running.pop(done.task.id, None)
             if done.task.id not in self._frontier.tasks:
                 continue  # a reducer has cancelled it meanwhile
+            if done.paused:
+                self._frontier.begin()
+                self._next.paused(done)
+                continue
             walk = done.error
             if walk is None:
                 walk = self._settle_one(done, may_end=failed is None)
@@ -311,21 +387,19 @@ class Execution:
                 failed = failed or (done, walk)
             if not isinstance(walk, Walk):
                 continue
-            last = done
-            self._collect(change, walk)
+            self._next.ended(done, walk)
             walks.append(walk)
             for gone in walk.cancelled:
                 if gone.id in self._running:
                     stopped[gone.id] = self._running.pop(gone.id)
             if walk.output is not None:
-                self._end(change, walk)
+                self._end(walk)
                 stopped.update(self._running)
                 self._running.clear()
                 break
         cancelled = await _stop(stopped) if stopped else None
-        if last is not None:
-            status = 'done' if self.ended else 'running'
-            cancelled = await self._commit(change, last, status=status) or cancelled
+        if self._next.last is not None:
+            cancelled = await self._commit(self._next.last, failed=failed) or cancelled
         for done in batch:
             if done.settled is not None and not done.settled.done():
                 done.settled.set_result(None)
@@ -371,63 +445,32 @@ class Execution:
         done.value = None  # thousands may end together: what they gave is encoded now
         return walk
 
-    def _collect(self, change: Change, walk: Walk) -> None:
-        """Add what a settlement moved to what the next commit changes."""
-        frontier, document = self._frontier, self._journal.document
-        tasks, buffers = frontier.changes()
-        for task_id in tasks:
-            task = frontier.tasks.get(task_id)
-            if task is not None:
-                change.tasks[task_id] = encode_task(task)
-            elif task_id in document.tasks:
-                change.tasks[task_id] = None
-            else:
-                change.tasks.pop(task_id, None)
-        self._moved.update(buffers)
-
-    def _collect_buffers(self, change: Change) -> None:
-        """Add the buffers that have changed."""
-        # Once a commit, not once a settlement: thousands of items may share one.
-        for key in self._moved:
-            name = join_name(key)
-            buffer = self._frontier.buffers.get(key)
-            if buffer is None:
-                if name in self._journal.document.joins:
-                    change.joins[name] = None
-                continue
-            self._unstored.append(buffer)
-            if buffer.stored is not None and buffer.accumulator is None:
-                change.joins[name] = new_items(buffer)
-            else:
-                change.joins[name] = encode_buffer(buffer, self._plan.join(key[0]).fingerprint)
-
-    def _end(self, change: Change, walk: Walk) -> None:
-        """The graph has ended: whatever is left of it is of no more use."""
-        document = self._journal.document
-        change.tasks = dict.fromkeys(document.tasks)
-        change.joins = dict.fromkeys(document.joins)
-        change.output = walk.output
+    def _end(self, walk: Walk) -> None:
+        """The graph has ended."""
+        assert walk.output is not None
+        self._next.end(walk.output)
         self.output, self.ended = walk.end, True
 
-    async def _commit(
-        self, change: Change, last: Completion, *, status: Status
-    ) -> BaseException | None:
+    async def _commit(self, last: Completion, *, failed: _Failed | None) -> BaseException | None:
         """Commit what was settled; gives the cancellation that arrived meanwhile."""
-        frontier = self._frontier
-        if not self.ended:
-            self._collect_buffers(change)
-        self._moved.clear()
-        change.state = self._keeper.change
-        change.next = counters(frontier.next_task, frontier.next_fork)
+        gathered, waits = self._next, self.waits
+        change = gathered.finish(self._keeper.change)
+        status: Status = 'done' if self.ended else 'running'
+        if not self.ended and failed is None and not self._completed and self._stops():
+            status = 'paused'
         try:
             ending = await self._journal.commit(
                 change,
-                event='end' if self.ended else 'step',
+                event=gathered.event,
                 status=status,
                 node=last.task.node,
                 task=last.task.id,
                 started_at=last.started_at,
                 duration=last.duration,
+                asks=gathered.asks,
+                closes=gathered.closes,
+                answered=waits.answered,
+                wake_at=waits.wake_at,
             )
         except GraphkeepError as e:
             # A refused renewal has told it before, or the store was closed: nothing was tried.
@@ -437,10 +480,20 @@ class Execution:
             self.ended = False
             await self._fail_run(last, ending.error, cancelled=ending.cancelled)
         self._keeper.committed()
-        for buffer in self._unstored:
-            buffer.stored = len(buffer.items)
-        self._unstored.clear()
+        gathered.committed()
+        self.paused = status == 'paused'
         return ending.cancelled
+
+    def _stops(self) -> bool:
+        """Whether nothing can go on after the next commit."""
+        asked = {new.request_id for new in self._next.asks}
+        if self._running or not (asked or self.waits.known):
+            return False
+        return all(
+            self.waits.holds(task)
+            or any(request_id_of(task.id, name) in asked for name in task.waits)
+            for task in self._frontier.tasks.values()
+        )
 
     async def _fail_run(
         self,
@@ -452,7 +505,7 @@ class Execution:
         """Mark the run failed, if it still can be, end what runs, and raise `error`."""
         self._broken = error
         running, self._running = self._running, {}
-        cancelled = await _stop(running) or cancelled
+        cancelled = await _stop({**running, **self._stop_listening()}) or cancelled
         self._keeper.restore_committed()
         self._journal.step_ends()
         if isinstance(error, StoreUnavailableError):
@@ -471,6 +524,11 @@ class Execution:
         if cancelled is not None:
             raise cancelled from error
         raise error
+
+
+def _waits(error: BaseException) -> bool:
+    """Whether there is a pause in what a step raised."""
+    return split_waiting(error) is not error
 
 
 async def _stop(tasks: Mapping[str, asyncio.Task[None]]) -> asyncio.CancelledError | None:

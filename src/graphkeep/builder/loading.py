@@ -14,6 +14,7 @@ from ..errors import (
     GraphChangedError,
     RunMovedError,
     RunNotFoundError,
+    RunPausedError,
     RunStatusError,
 )
 from ..handle import Handle
@@ -22,10 +23,11 @@ from ..journal import Journal, check_not_held
 from ..parts import Part, split, text_of
 from ..runs import Run
 from ..tasks import START, counters, encode_task, read_counters, read_tasks
+from ..waits import Waits, open_requests
 from .executor import Execution
 from .frontier import Buffer, Frontier
 from .plan import JoinPlan, Plan
-from .state import StateKeeper
+from .state import StateKeeper, assume
 from .stored import encode_buffer, join_name, read_buffers
 from .walk import Walk
 
@@ -67,25 +69,31 @@ async def start(
         handle.store, handle.run_id, document, graph=graph, labels=handle.labels, claimed=True
     )
     keeper = StateKeeper(plan.state, plan.merger, journal.document, state)
-    execution = Execution(plan, journal, frontier, keeper, deps=deps, max_parallel=max_parallel)
+    waits = Waits(handle.store, handle.run_id, answered=0)
+    execution = Execution(
+        plan, journal, frontier, keeper, waits, deps=deps, max_parallel=max_parallel
+    )
     if walk.output is not None:
         await execution.end_at_start(walk)
     return execution
 
 
 async def load(
-    plan: Plan, handle: Handle, *, deps: Any, max_parallel: int | None
+    plan: Plan, handle: Handle, *, deps: Any, max_parallel: int | None, into: Any = None
 ) -> Execution | None:
     """Take a stored run up where it stopped, claimed, or its end; `None` if it does not exist.
 
+    `into` is the caller's state object, if there is one: it becomes what is stored.
+
     Raises:
+        RunPausedError: It waits for an answer.
         RunBusyError: Another process, which may be alive, is running it.
         RunStatusError: It was cancelled, or was forked from an end.
         GraphChangedError: What is stored does not fit the graph any more.
         DamagedRunError: What is stored cannot be read.
     """
     while True:
-        execution = await _look(plan, handle, deps=deps, max_parallel=max_parallel)
+        execution = await _look(plan, handle, deps=deps, max_parallel=max_parallel, into=into)
         if execution is None or execution.ended:
             return execution
         try:
@@ -96,7 +104,7 @@ async def load(
 
 
 async def _look(
-    plan: Plan, handle: Handle, *, deps: Any, max_parallel: int | None
+    plan: Plan, handle: Handle, *, deps: Any, max_parallel: int | None, into: Any
 ) -> Execution | None:
     """Read a run, and stand where it stopped. Claims nothing."""
     try:
@@ -106,11 +114,21 @@ async def _look(
     if run.status == 'cancelled':
         raise not_claimable(run)
     check_not_held(run)
+    if run.status == 'paused' and not run.due:
+        requests = await open_requests(handle.store, run.run_id)
+        raise RunPausedError(run_id=run.run_id, requests=requests)
     document = journal.document
     live = _decoded(run, 'state', lambda: plan.state.decode(document.state))
     keeper = StateKeeper(plan.state, plan.merger, document, live)
+    if into is not None:
+        keeper.live = into
+        assume(keeper, live)
     frontier = _frontier(plan, run, document)
-    execution = Execution(plan, journal, frontier, keeper, deps=deps, max_parallel=max_parallel)
+    waits = Waits(handle.store, run.run_id, answered=run.answered)
+    await waits.load(frontier.tasks.values())
+    execution = Execution(
+        plan, journal, frontier, keeper, waits, deps=deps, max_parallel=max_parallel
+    )
     if document.output is not None:
         output = document.output
         execution.output = _decoded(run, 'output', lambda: plan.decode_output(output))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, Generic, Literal, Self, cast
 
@@ -12,9 +12,11 @@ from pydantic_graph._utils import infer_obj_name, logfire_span
 from pydantic_graph.graph_builder import EndMarker, Graph
 from typing_extensions import TypeVar
 
-from ..errors import RunExistsError, RunNotFoundError
+from ..errors import RunBusyError, RunExistsError, RunNotFoundError, RunPausedError
 from ..handle import Handle, check_handle
+from ..pausing import Leaving
 from ..stores.memory import MemoryStore
+from ..waits import OnPause, check_on_pause, wait_while_paused
 from .events import Event, events_of, graph_tasks
 from .executor import Execution
 from .loading import load, start
@@ -50,8 +52,9 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         """Use `graphkeep.persist`."""
         self.graph = graph
         """The graph itself."""
+        self.max_parallel = max_parallel
+        """Most steps of a run that run at once."""
         self._plan = plan
-        self._max_parallel = max_parallel
 
     @property
     def name(self) -> str | None:
@@ -69,6 +72,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         deps: DepsT = None,
         inputs: InputT = None,
         persistence: Handle | None = None,
+        on_pause: OnPause = 'raise',
         span: AbstractContextManager[Any] | None = None,
         infer_name: bool = True,
     ) -> OutputT:
@@ -81,16 +85,20 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
             persistence: The run's handle, `store.persistence(run_id)`. Without one the run is kept
                 in memory only. With `if_exists='resume'` a run that exists goes on, with its own
                 state and inputs, and one that is done gives its stored output.
+            on_pause: What to do when nothing can go on before a request is answered: `raise`
+                `RunPausedError`, or stay and `wait` for the answer, whoever goes on then.
             span: A span to use instead of a new one.
             infer_name: Name the graph by the caller's variable.
 
         Raises:
             RunExistsError: The run was started before.
+            RunPausedError: Only an answer can carry it on.
             StateConflictError: Parallel steps changed the same field, and no rule says how to merge
                 it.
             LossyStateError: A value would not come back as it is. The run has failed.
         """
         self._infer_name(infer_name)
+        check_on_pause(on_pause)
         async with self.iter(
             state=state,
             deps=deps,
@@ -99,7 +107,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
             span=span,
             infer_name=False,
         ) as run:
-            return await run.finish()
+            return await run.finish(on_pause=on_pause)
 
     def run_sync(
         self,
@@ -108,6 +116,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         deps: DepsT = None,
         inputs: InputT = None,
         persistence: Handle | None = None,
+        on_pause: OnPause = 'raise',
         span: AbstractContextManager[Any] | None = None,
         infer_name: bool = True,
     ) -> OutputT:
@@ -118,6 +127,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
             deps=deps,
             inputs=inputs,
             persistence=persistence,
+            on_pause=on_pause,
             span=span,
             infer_name=False,
         )
@@ -146,11 +156,13 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         try:
             with self._span(span):
                 execution = await self._begin(handle, state, deps, inputs)
-                run = KeptRun[StateT, DepsT, OutputT](self, self._plan, execution, deps, inputs)
+                run = KeptRun[StateT, DepsT, OutputT](
+                    self, self._plan, handle, execution, deps, inputs
+                )
                 try:
                     yield run
                 finally:
-                    await execution.close()
+                    await run.close()
         finally:
             if own is not None:
                 await own.close()
@@ -160,6 +172,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         persistence: Handle,
         *,
         deps: DepsT = None,
+        on_pause: OnPause = 'raise',
         span: AbstractContextManager[Any] | None = None,
         infer_name: bool = True,
     ) -> OutputT:
@@ -168,19 +181,25 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         Args:
             persistence: The run's handle.
             deps: The dependencies. They are never stored.
+            on_pause: As for `run`.
             span: A span to use instead of a new one.
             infer_name: Name the graph by the caller's variable.
 
         Raises:
             RunNotFoundError: There is no such run.
+            RunPausedError: Only an answer can carry it on.
             RunBusyError: Another process, which may be alive, is running it.
             RunStatusError: It was cancelled, or nothing of it is left to run: a fork of an end.
             GraphChangedError: What is stored does not fit the graph any more. The run stays as it
                 is.
         """
         self._infer_name(infer_name)
+        check_on_pause(on_pause)
+        check_handle(persistence)
+        if on_pause == 'wait':
+            await wait_while_paused(persistence.store, persistence.run_id)
         async with self.iter_resumed(persistence, deps=deps, span=span, infer_name=False) as run:
-            return await run.finish()
+            return await run.finish(on_pause=on_pause)
 
     @asynccontextmanager
     async def iter_resumed(
@@ -196,18 +215,21 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         check_handle(persistence)
         with self._span(span):
             execution = await load(
-                self._plan, persistence, deps=deps, max_parallel=self._max_parallel
+                self._plan, persistence, deps=deps, max_parallel=self.max_parallel
             )
             if execution is None:
                 raise RunNotFoundError(run_id=persistence.run_id)
+            run = KeptRun[StateT, DepsT, OutputT](
+                self, self._plan, persistence, execution, deps, None
+            )
             try:
-                yield KeptRun[StateT, DepsT, OutputT](self, self._plan, execution, deps, None)
+                yield run
             finally:
-                await execution.close()
+                await run.close()
 
     async def _begin(self, handle: Handle, state: Any, deps: Any, inputs: Any) -> Execution:
         if handle.if_exists == 'resume':
-            execution = await load(self._plan, handle, deps=deps, max_parallel=self._max_parallel)
+            execution = await load(self._plan, handle, deps=deps, max_parallel=self.max_parallel)
             if execution is not None:
                 return execution
         try:
@@ -218,13 +240,13 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
                 deps=deps,
                 inputs=inputs,
                 graph=handle.graph_name or self.name,
-                max_parallel=self._max_parallel,
+                max_parallel=self.max_parallel,
             )
         except RunExistsError:
             if handle.if_exists != 'resume':
                 raise
         # Somebody else started it in between.
-        execution = await load(self._plan, handle, deps=deps, max_parallel=self._max_parallel)
+        execution = await load(self._plan, handle, deps=deps, max_parallel=self.max_parallel)
         if execution is None:
             raise RunNotFoundError(run_id=handle.run_id)
         return execution
@@ -256,6 +278,7 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
         self,
         kept: PersistentGraph[Any, Any, Any, Any],
         plan: Plan,
+        handle: Handle,
         execution: Execution,
         deps: Any,
         inputs: Any,
@@ -268,6 +291,8 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
         self.inputs: Any = inputs
         """The inputs the graph was started with; `None` when it was resumed."""
         self._plan = plan
+        self._handle = handle
+        self._most = kept.max_parallel
         self._execution = execution
         self._events: deque[Event] = deque()
         self._last: Event | None = None
@@ -339,12 +364,55 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
             'replaced. Change `run.state`, and let a decision in the graph choose.'
         )
 
-    async def finish(self) -> OutputT:
-        """Run to the end without watching."""
+    async def finish(
+        self, *, on_pause: OnPause = 'raise', stop: Callable[[], bool] | None = None
+    ) -> OutputT:
+        """Run to the end without watching.
+
+        Args:
+            on_pause: As for `PersistentGraph.run`.
+            stop: Asked between two commits. If it says yes, the run is left there, ready.
+
+        Raises:
+            RunPausedError: Only an answer can carry it on.
+            Leaving: It was left.
+        """
         self._execution.watched = self._last is not None
         while not self._execution.ended:
-            await self._execution.advance()
+            if stop is not None and stop():
+                raise Leaving
+            try:
+                await self._execution.advance()
+            except RunPausedError:
+                if on_pause == 'raise':
+                    raise
+                await self._wait()
         return self._execution.output
+
+    async def _wait(self) -> None:
+        """Wait until the run can go on, here or wherever it has gone on meanwhile."""
+        watched, store = self._execution.watched, self._handle.store
+        while True:
+            await wait_while_paused(store, self._handle.run_id)
+            try:
+                execution = await load(
+                    self._plan,
+                    self._handle,
+                    deps=self.deps,
+                    max_parallel=self._most,
+                    into=self._execution.state,
+                )
+            except (RunPausedError, RunBusyError):
+                continue  # somebody else was faster
+            if execution is None:
+                raise RunNotFoundError(run_id=self._handle.run_id)
+            self._execution = execution
+            execution.watched = watched
+            return
+
+    async def close(self) -> None:
+        """End what still runs, and give the claim up."""
+        await self._execution.close()
 
     def __repr__(self) -> str:
         return f'<KeptRun of {self.graph.name or "(unnamed)"}>'

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from pydantic_graph.persistence import SnapshotStatus
 
@@ -21,20 +21,24 @@ from ..errors import (
     GraphChangedError,
     LeaseLostError,
     RunNotFoundError,
+    RunPausedError,
     StoreClosedError,
     StoreUnavailableError,
 )
 from ..failures import describe
 from ..journal import Journal, check_not_held
 from ..parts import Part, split, text_of
+from ..requests import NewRequest
 from ..runs import Run, Status
 from ..scope import Scope
 from ..shielding import Ending
 from ..tasks import START, Task, counters, encode_task, read_counters
+from ..waits import Waits, open_requests, pause_of
 from .binding import Binding
 from .tasks import stored_task
 
 if TYPE_CHECKING:
+    from ..pausing import Asking
     from ..store import Store
 
 __all__ = ('Cursor', 'Pending')
@@ -102,6 +106,7 @@ class Cursor:
     def __init__(self, binding: Binding, journal: Journal, *, next_task: int) -> None:
         self._binding = binding
         self._journal = journal
+        self._requests = Waits(journal.store, journal.run_id, answered=journal.answered)
         self._next_task = next_task
         self._keeping = asyncio.Lock()
         self.pending: Pending | None = None
@@ -180,6 +185,7 @@ class Cursor:
             Header and cursor, or `None` if there is no such run.
 
         Raises:
+            RunPausedError: It waits for an answer.
             RunBusyError: Another process, which may be alive, is running it.
             GraphChangedError: What is stored does not fit the graph any more.
             DamagedRunError: What is stored cannot be read.
@@ -189,6 +195,8 @@ class Cursor:
         except RunNotFoundError:
             return None
         check_not_held(run)
+        if run.status == 'paused' and not run.due:
+            raise RunPausedError(run_id=run_id, requests=await open_requests(store, run_id))
         try:
             stored = stored_task(run_id, journal.document)
             number, _ = read_counters(journal.document)
@@ -207,6 +215,7 @@ class Cursor:
                 run_id=run_id,
                 node=stored.node,
             )
+        await cursor._requests.load((stored,))
         decode_node = partial(binding.nodes.decode, stored.node)
         state = cursor.stored_state()
         cursor.pending = Pending(
@@ -240,8 +249,10 @@ class Cursor:
         if not journal.claimed:
             await journal.claim(allow=allow)
         task, change = self._successor(encoded, node_id, inputs)
-        ending = await journal.commit(change, event='replace')
+        closes = tuple(self._requests.known)
+        ending = await journal.commit(change, event='replace', closes=closes)
         if ending.error is None:
+            self._requests.written((), closes)
             self._go_to(task, node, state, encoded.seen)
         await self._check(ending)
 
@@ -253,6 +264,9 @@ class Cursor:
         if not journal.claimed:
             await journal.claim(allow=allow)
         journal.step_begins()
+        if self._requests.holds(pending.stored):
+            # A part of what it waits for was answered, or has expired.
+            await self._pause(pending, Change(), ())
         try:
             edited = inputs != pending.stored.inputs
             if edited or not journal.document.has_state(encoded.parts):
@@ -305,6 +319,46 @@ class Cursor:
         if ending.cancelled is not None:
             raise ending.cancelled from error
 
+    async def pause(self, pending: Pending, asking: Asking) -> NoReturn:
+        """Commit what the node that has just run waits for. It has changed nothing.
+
+        Raises:
+            RunPausedError: Always, unless the commit fails.
+        """
+        stored = replace(pending.stored)
+        asks, used = pause_of(stored, asking.asked, asking.used)
+        pending.status = 'error'
+        pending.stored = stored
+        closes = [request_id for request_id in used if request_id in self._requests.known]
+        await self._pause(pending, Change(tasks={stored.id: encode_task(stored)}), asks, closes)
+
+    async def _pause(
+        self,
+        pending: Pending,
+        change: Change,
+        asks: Sequence[NewRequest],
+        closes: Sequence[str] = (),
+    ) -> NoReturn:
+        journal = self._journal
+        journal.step_ends()
+        ending = await journal.commit(
+            change,
+            event='pause',
+            status='paused',
+            node=pending.node_id,
+            task=pending.task,
+            started_at=pending.started_at,
+            duration=pending.duration,
+            asks=asks,
+            closes=closes,
+            answered=self._requests.answered,
+            wake_at=self._requests.wake_at,
+        )
+        await self._check(ending)
+        self._requests.written(asks, closes)
+        requests = await open_requests(journal.store, self.run_id)
+        raise RunPausedError(run_id=self.run_id, requests=requests)
+
     async def leave(self) -> None:
         """The pending node was cancelled: it has changed nothing, and the run can go on at once."""
         self._journal.step_ends()
@@ -312,7 +366,8 @@ class Cursor:
 
     def scope(self, pending: Pending) -> Scope:
         """What the pending node can know and keep while it runs."""
-        return Scope(self._journal, pending.stored, keep=partial(self._keep, pending.stored))
+        keep = partial(self._keep, pending.stored)
+        return Scope(self._journal, pending.stored, keep=keep, known=self._requests.known)
 
     async def _keep(self, task: Task, name: str, value: bytes) -> None:
         """Commit what `once` has got, and nothing else of the node that is half done."""
@@ -337,6 +392,7 @@ class Cursor:
 
     async def _settle(self, pending: Pending, change: Change, *, status: Status) -> Ending[None]:
         """Commit the end of a node. If that cannot be, the run fails, or is somebody else's."""
+        closes = tuple(self._requests.known)
         try:
             ending = await self._journal.commit(
                 change,
@@ -346,6 +402,7 @@ class Cursor:
                 task=pending.task,
                 started_at=pending.started_at,
                 duration=pending.duration,
+                closes=closes,
             )
         except (LeaseLostError, StoreClosedError) as lost:
             ending = Ending[None](error=lost)
@@ -357,6 +414,8 @@ class Cursor:
         elif ending.error is not None:
             failing = await self._failed(pending, ending.error)
             return Ending(error=ending.error, cancelled=ending.cancelled or failing.cancelled)
+        else:
+            self._requests.written((), closes)
         return ending
 
     async def _failed(self, pending: Pending, error: BaseException) -> Ending[None]:

@@ -28,6 +28,7 @@ from .. import owner as owners
 from ..errors import GraphChangedError, RunBusyError
 from ..handle import Handle, IfExists, Verify
 from ..namespaces import caller_namespace
+from ..pausing import split_waiting
 from ..runs import Run, Status
 from ..scope import Scope
 from .binding import Binding, bind
@@ -224,6 +225,7 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         Claims and changes nothing: the run is claimed when the node runs.
 
         Raises:
+            RunPausedError: It waits for an answer.
             RunBusyError: Another process, which may be alive, is running the run.
             GraphChangedError: What is stored does not fit the graph any more.
             DamagedRunError: What is stored cannot be read.
@@ -397,4 +399,21 @@ class _NodeRun(AbstractAsyncContextManager[None]):
     ) -> None:
         cursor, pending, scope = self._run
         scope.__exit__(exc_type, exc, tb)
-        await self._finish(cursor, pending, exc)
+        asking = scope.asking
+        if asking is None:
+            await self._finish(cursor, pending, exc)
+            return
+        error = exc
+        if error is not None:
+            error = split_waiting(error)
+            if error is None:
+                await scope.quiet()
+                await cursor.pause(pending, asking)
+        else:
+            try:
+                asking.check_nothing_open()
+            except RuntimeError as e:
+                error = e
+        await self._finish(cursor, pending, error)
+        if error is not None and error is not exc:
+            raise error

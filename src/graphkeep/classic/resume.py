@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic_graph import BaseNode
 from pydantic_graph.graph import Graph, GraphRunResult
 
-from ..errors import RunExistsError, RunMovedError, RunNotFoundError, RunStatusError
+from ..errors import RunExistsError, RunMovedError, RunNotFoundError, RunPausedError, RunStatusError
+from ..pausing import Leaving
 from ..store import not_claimable
+from ..waits import OnPause, wait_while_paused
 from .persistence import StatePersistence
 
 __all__ = ('resume',)
@@ -21,17 +24,26 @@ async def resume(
     deps: Any = None,
     start: BaseNode[Any, Any, Any] | None = None,
     state: Any = None,
+    on_pause: OnPause = 'raise',
+    stop: Callable[[], bool] | None = None,
 ) -> GraphRunResult[Any, Any]:
     """Continue a run to its end; with `start`, start it if it does not exist. See
     `graphkeep.resume`.
     """
     while True:
         try:
-            return await _go_on(graph, persistence, deps, start, state)
+            return await _go_on(graph, persistence, deps, start, state, stop)
         except (RunExistsError, RunMovedError) as overtaken:
             # Between our look at the run and our claim somebody wrote to it: another process, which
             # may be running it now, or a dead one, whose last commit has only just arrived.
             if overtaken.run_id != persistence.run_id or persistence.has_run:
+                raise
+        except RunPausedError as paused:
+            if paused.run_id != persistence.run_id:
+                raise
+            if on_pause == 'wait':
+                await wait_while_paused(persistence.store, persistence.run_id)
+            elif paused.requests or (await persistence.store.run(paused.run_id)).status == 'paused':
                 raise
 
 
@@ -41,6 +53,7 @@ async def _go_on(
     deps: Any,
     start: BaseNode[Any, Any, Any] | None,
     state: Any,
+    stop: Callable[[], bool] | None,
 ) -> GraphRunResult[Any, Any]:
     persistence.set_graph_types(graph)
     async with persistence.reopened() as opened:
@@ -72,6 +85,8 @@ async def _go_on(
             persistence, deps=deps, infer_name=False
         ) as graph_run:
             async for _ in graph_run:
-                pass
+                if stop is not None and graph_run.result is None and stop():
+                    await cursor.leave()
+                    raise Leaving
         assert graph_run.result is not None
         return graph_run.result

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ..errors import LeaseLostError, RunExistsError, RunNotFoundError
+from ..requests import Request, RequestQuery
 from ..runs import Claim, Claimed, ClaimRequest, Commit, Draft, NewRun, Run, RunQuery, Snapshot
 from ..store import Store, busy, not_claimable, refused_claim
 
@@ -24,6 +25,7 @@ class _Row:
     nonce: str
     seq: int
     snapshots: list[Snapshot]
+    requests: dict[str, Request] = field(default_factory=dict[str, Request])
     stepped: dict[str, Any] | None = None
     """What the commits of a running run have changed in it: many, between two that look at it."""
 
@@ -117,8 +119,9 @@ class MemoryStore(Store):
         run, now = self._seen(row.run), self._clock()
         if run.status != 'running' or row.nonce != request.nonce:
             moved = request.expected_seq is not None and run.seq != request.expected_seq
-            free = run.interrupted or request.expected_epoch == run.epoch
-            if moved or not (free if run.status == 'running' else run.status in request.allow):
+            free = run.interrupted or run.due
+            free = free or (run.status == 'running' and request.expected_epoch == run.epoch)
+            if moved or not (free or (run.status != 'running' and run.status in request.allow)):
                 raise refused_claim(request, run)
             row.nonce = request.nonce
             run = row.run = replace(
@@ -128,6 +131,7 @@ class MemoryStore(Store):
                 owner=request.owner,
                 lease_until=now + timedelta(seconds=request.ttl),
                 interrupted=False,
+                wake_at=None,
                 updated_at=now,
             )
         snapshots = () if request.expected_seq is not None else tuple(_since_full(row.snapshots))
@@ -157,10 +161,54 @@ class MemoryStore(Store):
         else:
             ended = {'status': commit.status, 'owner': None, 'lease_until': None}
             row.run = replace(row.header, **{**changes, **ended})
+        if not commit.plain:
+            self._ask(row, commit, now)
         if commit.history == 'latest' and draft.kind == 'full':
             row.snapshots.clear()
         row.snapshots.append(_snapshot(draft, now))
         return None
+
+    def _ask(self, row: _Row, commit: Commit, now: datetime) -> None:
+        """Store and close the requests of a commit, and pause the run."""
+        wakes = [] if commit.wake_at is None else [commit.wake_at]
+        for new in commit.asks:
+            known = row.requests.get(new.request_id)
+            if known is None:
+                deadline = None if new.timeout is None else now + timedelta(seconds=new.timeout)
+                row.requests[new.request_id] = Request(
+                    run_id=row.header.run_id,
+                    request_id=new.request_id,
+                    name=new.name,
+                    node=new.node,
+                    task=new.task,
+                    status='open',
+                    prompt=new.prompt,
+                    payload_json=new.payload,
+                    schema_json=new.schema,
+                    deadline=deadline,
+                    created_at=now,
+                    graph=row.header.graph,
+                    labels=row.header.labels,
+                )
+                wakes += [] if deadline is None else [deadline]
+            elif new.error is not None:
+                row.requests[new.request_id] = replace(
+                    known,
+                    status='open',
+                    error=new.error,
+                    answer_json=None,
+                    answered_by=None,
+                    answered_at=None,
+                )
+        for request_id in commit.closes:
+            known = row.requests.get(request_id)
+            if known is not None and known.closed_at is None:
+                row.requests[request_id] = _closed(known, now)
+        if commit.status == 'paused':
+            if row.run.answered > commit.answered:
+                row.run = replace(row.run, status='ready')
+            elif wakes:
+                row.run = replace(row.run, wake_at=min(wakes))
 
     async def _renew(self, claims: Sequence[Claim], ttl: float) -> Sequence[BaseException | None]:
         until = self._clock() + timedelta(seconds=ttl)
@@ -215,8 +263,12 @@ class MemoryStore(Store):
                 epoch=row.run.epoch + 1,
                 owner=None,
                 lease_until=None,
+                wake_at=None,
                 updated_at=self._clock(),
             )
+            for request_id, request in row.requests.items():
+                if request.closed_at is None:
+                    row.requests[request_id] = _closed(request, self._clock())
         return row.run
 
     async def _delete(self, run_id: str, force: bool) -> None:
@@ -228,10 +280,53 @@ class MemoryStore(Store):
             raise busy(run)
         del self._data.rows[run_id]
 
+    async def _candidates(self, graphs: Sequence[str], limit: int) -> Sequence[Run]:
+        runs = [self._seen(row.run) for row in self._data.rows.values()]
+        free = [run for run in runs if run.status == 'ready' or run.interrupted or run.due]
+        free = [run for run in free if run.graph in graphs]
+        return sorted(free, key=lambda run: (run.updated_at, run.run_id))[:limit]
+
+    async def _requests(self, query: RequestQuery) -> Sequence[Request]:
+        rows = self._data.rows
+        if query.run_id is not None:
+            rows = {query.run_id: rows[query.run_id]} if query.run_id in rows else {}
+        found = [r for row in rows.values() for r in row.requests.values() if _asked(r, query)]
+        found.sort(key=lambda r: (r.created_at, r.run_id, r.request_id))
+        return found[: query.limit]
+
+    async def _answer(
+        self, run_id: str, request_id: str, answer: bytes, by: str | None
+    ) -> Request | None:
+        row = self._data.rows.get(run_id)
+        request = None if row is None else row.requests.get(request_id)
+        if row is None or request is None or request.status != 'open':
+            return request
+        now = self._clock()
+        if request.deadline is not None and request.deadline <= now:
+            request = row.requests[request_id] = replace(request, status='expired')
+            return request
+        request = row.requests[request_id] = replace(
+            request, status='answered', answer_json=answer, answered_by=by, answered_at=now
+        )
+        row.run = replace(row.run, answered=row.run.answered + 1)
+        if row.run.status == 'paused':
+            row.run = replace(row.run, status='ready', wake_at=None, updated_at=now)
+        return request
+
+    async def _expire(self, run_id: str) -> None:
+        row, now = self._data.rows.get(run_id), self._clock()
+        for request_id, request in () if row is None else tuple(row.requests.items()):
+            passed = request.deadline is not None and request.deadline <= now
+            if row is not None and passed and request.status == 'open':
+                row.requests[request_id] = replace(request, status='expired')
+
     def _seen(self, run: Run) -> Run:
         """The header as a reader sees it now."""
-        passed = run.lease_until is not None and run.lease_until <= self._clock()
-        return replace(run, interrupted=True) if run.status == 'running' and passed else run
+        if run.status == 'running' and run.lease_until is not None:
+            return replace(run, interrupted=True) if run.lease_until <= self._clock() else run
+        if run.status == 'paused' and run.wake_at is not None:
+            return replace(run, due=True) if run.wake_at <= self._clock() else run
+        return run
 
 
 def _owned(run: Run, claim: Claim) -> bool:
@@ -258,6 +353,26 @@ def _since_full(snapshots: Sequence[Snapshot]) -> Sequence[Snapshot]:
         if snapshots[index].kind == 'full':
             return snapshots[index:]
     return ()
+
+
+def _closed(request: Request, now: datetime) -> Request:
+    """A request whose task has ended."""
+    status = 'closed' if request.status == 'open' else request.status
+    return replace(request, status=status, closed_at=now)
+
+
+def _asked(request: Request, query: RequestQuery) -> bool:
+    place = request.created_at, request.run_id, request.request_id
+    return (
+        (query.request_id is None or request.request_id == query.request_id)
+        and (query.graph is None or request.graph == query.graph)
+        and (query.name is None or request.name == query.name)
+        and (not query.status or request.status in query.status)
+        and (not query.unused or request.closed_at is None)
+        and all(request.labels.get(key) == value for key, value in query.labels.items())
+        and (query.created_before is None or request.created_at < query.created_before)
+        and (query.after is None or place > query.after)
+    )
 
 
 def _matches(run: Run, query: RunQuery) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from operator import itemgetter
@@ -17,6 +17,7 @@ from ..errors import (
     StoreError,
     StoreUnavailableError,
 )
+from ..requests import Request, RequestQuery
 from ..runs import (
     Claim,
     Claimed,
@@ -33,7 +34,16 @@ from ..store import Store, busy, not_claimable, refused_claim
 from .postgres_errors import asyncpg, is_damage, refused
 from .postgres_find import finding
 from .postgres_pool import Connection, Connections, PoolOptions, check_url
-from .postgres_rows import commit_row, create_row, data_of, drops_older, run_of, snapshots_of
+from .postgres_requests import PostgresRequests
+from .postgres_rows import (
+    asking_row,
+    commit_row,
+    create_row,
+    data_of,
+    drops_older,
+    run_of,
+    snapshots_of,
+)
 from .postgres_schema import set_up
 from .statements import load
 
@@ -51,7 +61,8 @@ _by_seq = itemgetter(0)
 class PostgresStore(Store):
     """A store in a PostgreSQL database.
 
-    What changes a run is one transaction each. Nothing depends on the session.
+    What changes a run is one transaction each. Nothing depends on the session, but hearing of
+    answers: where that cannot be had, it is looked for them.
     """
 
     def __init__(
@@ -73,13 +84,15 @@ class PostgresStore(Store):
                 such as `sslmode`, `target_session_attrs` and `search_path`.
             pool: Your own pool, instead of `url`: it is used as it is, and you close it, after the
                 store. Each call takes a connection and gives it back; asyncpg then resets it, which
-                costs a round trip more than a URL does.
+                costs a round trip more than a URL does. While somebody waits for answers, one
+                connection is kept for hearing of them, unless it is the only one.
             table_prefix: The tables are `<table_prefix>_runs` and so on: 1 to 32 lower-case
                 letters, digits and underscores.
             min_size: Connections that stay open; 0 if omitted.
-            max_size: Most connections; 10 if omitted.
+            max_size: Most connections; 10 if omitted. While somebody waits for answers there is one
+                more, for hearing of them.
             statement_cache_size: Prepared statements a connection; 100 if omitted. Must be 0 behind
-                pgbouncer in transaction mode.
+                pgbouncer in transaction mode; answers are then looked for, not heard of.
             command_timeout: Seconds after which a statement without an answer counts as lost, and
                 is tried again; 30 if omitted.
             **options: As for every store: `lease`, `heartbeat`, `history`, `retry`.
@@ -106,12 +119,14 @@ class PostgresStore(Store):
         append, older = self._sql['append_commit'], self._sql['append_older']
         self._append_sql = append.replace('{older}', '')
         self._append_dropping_sql = append.replace('{older}', older)
+        self._append_asking_sql = self._sql['append_asking'].replace('{older}', older)
         self._db = Connections(
             url=None if url is None else check_url(url),
             pool=pool,
             options=PoolOptions(**own),
             prefix=table_prefix,
         )
+        self._asked = PostgresRequests(self._db, self._sql)
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
@@ -209,10 +224,15 @@ class PostgresStore(Store):
     async def _write(self, commits: Sequence[Commit]) -> set[str]:
         """The nonces of the commits that are written, by this call or by an earlier one."""
         sql, ordered = self._append_sql, sorted(commits, key=lambda c: c.claim.run_id)
-        rows = [commit_row(commit) for commit in ordered]
-        if any(map(drops_older, commits)):
-            sql = self._append_dropping_sql
-            rows = [(*row, drops_older(c)) for row, c in zip(rows, ordered, strict=True)]
+        if all(commit.plain for commit in commits):
+            rows = [commit_row(commit) for commit in ordered]
+            if any(map(drops_older, commits)):
+                sql = self._append_dropping_sql
+                rows = [(*row, drops_older(c)) for row, c in zip(rows, ordered, strict=True)]
+        else:
+            # One statement for the whole batch: it is one round trip, and one order of its locks.
+            sql = self._append_asking_sql
+            rows = [asking_row(commit) for commit in ordered]
         async with self._db.for_commits() as connection:
             if len(rows) == 1:
                 found = await connection.fetch(sql, *rows[0])
@@ -245,9 +265,11 @@ class PostgresStore(Store):
     async def _cancel(self, run_id: str) -> Run:
         async with self._db.acquire(writes=True) as connection:
             while True:
-                row = await connection.fetchrow(self._sql['cancel_run'], run_id)
-                if row is not None:
-                    return run_of(row)
+                async with connection.transaction(isolation='read_committed'):
+                    row = await connection.fetchrow(self._sql['cancel_run'], run_id)
+                    if row is not None:
+                        await connection.execute(self._sql['close_requests'], run_id)
+                        return run_of(row)
                 row = await connection.fetchrow(self._sql['select_run'], run_id)
                 if row is None:
                     raise RunNotFoundError(run_id=run_id)
@@ -260,10 +282,11 @@ class PostgresStore(Store):
     async def _delete(self, run_id: str, force: bool) -> None:
         async with self._db.acquire(writes=True) as connection:
             while True:
-                async with connection.transaction():
+                async with connection.transaction(isolation='read_committed'):
                     found = await connection.fetchval(self._sql['delete_run'], run_id, force)
                     if found is not None:
                         await connection.execute(self._sql['delete_snapshots'], run_id)
+                        await connection.execute(self._sql['delete_requests'], run_id)
                         return
                 row = await connection.fetchrow(self._sql['select_run'], run_id)
                 if row is None:
@@ -299,16 +322,39 @@ class PostgresStore(Store):
             while True:
                 sql, values = finding(self._sql, query)
                 rows = await connection.fetch(sql, *values)
-                for row in rows:
-                    try:
-                        found.append(run_of(row))
-                    except DamagedRunError as e:
-                        # One damaged header does not hide the other runs.
-                        logger.warning('left out of a list of runs: %s', e)
+                found += _readable(rows)
                 if len(rows) < query.limit or len(found) == wanted:
                     return found
                 after = rows[-1][_CREATED_AT], rows[-1][0]
                 query = replace(query, limit=wanted - len(found), after=after)
+
+    async def _candidates(self, graphs: Sequence[str], limit: int) -> Sequence[Run]:
+        wanted = limit
+        async with self._db.acquire(writes=False) as connection:
+            while True:
+                rows = await connection.fetch(self._sql['find_candidates'], graphs, wanted)
+                found = _readable(rows)
+                if len(found) >= limit or len(rows) < wanted:
+                    return found[:limit]
+                wanted += len(rows) - len(found)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    async def _requests(self, query: RequestQuery) -> Sequence[Request]:
+        return await self._asked.find(query)
+
+    async def _answer(
+        self, run_id: str, request_id: str, answer: bytes, by: str | None
+    ) -> Request | None:
+        return await self._asked.answer(run_id, request_id, answer, by)
+
+    async def _expire(self, run_id: str) -> None:
+        await self._asked.expire(run_id)
+
+    async def _watch(self, heard: Callable[[str | None], None]) -> None:
+        await self._asked.watch(heard)
+
+    # --- damage ----------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _reading(self, run_id: str, *, writes: bool = False) -> AsyncGenerator[Connection]:
@@ -342,4 +388,15 @@ def _may_claim(request: ClaimRequest, run: Run) -> bool:
         return False
     if run.status == 'running':
         return run.interrupted or run.epoch == request.expected_epoch
-    return run.status in request.allow
+    return run.due or run.status in request.allow
+
+
+def _readable(rows: Sequence[Sequence[Any]]) -> list[Run]:
+    """The headers in rows: one that is damaged does not hide the others."""
+    found: list[Run] = []
+    for row in rows:
+        try:
+            found.append(run_of(row))
+        except DamagedRunError as e:
+            logger.warning('left out of a list of runs: %s', e)
+    return found

@@ -56,6 +56,7 @@ _NOT_WRITTEN = frozenset(
 _NO_TABLES = frozenset({'42P01', '42703', '3F000'})
 _PREPARED = frozenset({'26000', '42P05'})
 """A prepared statement is missing, or is there already."""
+_TABLES = ('runs', 'snapshots', 'requests', 'meta')
 _DAMAGE = frozenset({'XX001', '22021'})
 """A stored value cannot be read: its pages, or its bytes."""
 
@@ -104,7 +105,7 @@ def meaning(error: Exception, *, where: str, prefix: str, writes: bool) -> Store
 
 def grants(prefix: str) -> str:
     """The SQL that gives a role all it needs, where the tables are there."""
-    tables = ', '.join(f'{prefix}_{table}' for table in ('runs', 'snapshots', 'meta'))
+    tables = ', '.join(f'{prefix}_{table}' for table in _TABLES)
     return f'GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO <role>'
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -17,7 +17,7 @@ from ..errors import StoreError
 from ..urls import safe_url
 from .postgres_errors import DRIVER_ERRORS, meaning
 
-__all__ = ('Connection', 'Connections', 'PoolOptions', 'check_url')
+__all__ = ('Connection', 'Connections', 'Listener', 'PoolOptions', 'check_url')
 
 logger = logging.getLogger('graphkeep')
 
@@ -74,8 +74,37 @@ class Connection(Protocol):
         ...
 
 
+class Listener(Connection, Protocol):
+    """The part of a connection that is used for listening."""
+
+    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None:
+        """Call back with connection, process, channel and payload of what is told on a channel."""
+        ...
+
+    async def remove_listener(self, channel: str, callback: Callable[..., None]) -> None:
+        """Stop that."""
+        ...
+
+    def add_termination_listener(self, callback: Callable[..., None]) -> None:
+        """Call back, with the connection, when it has ended."""
+        ...
+
+    def remove_termination_listener(self, callback: Callable[..., None]) -> None:
+        """Stop that."""
+        ...
+
+    def get_server_pid(self) -> int:
+        """The process that the server named when the connection was made."""
+        ...
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Close it in order; at once where that fails or takes longer."""
+        ...
+
+
 class _Pool(Protocol):
-    def acquire(self) -> Awaitable[Connection]: ...
+    def acquire(self) -> Awaitable[Listener]: ...
+    def get_max_size(self) -> int: ...
     async def release(self, connection: Connection) -> None: ...
     async def close(self) -> None: ...
     def terminate(self) -> None: ...
@@ -107,7 +136,8 @@ class PoolOptions:
 class Connections:
     """A pool, and what its errors mean.
 
-    Nothing here depends on a session: a connection may be another one in each transaction.
+    Nothing here depends on a session, but listening: a connection may be another one in each
+    transaction.
     """
 
     def __init__(
@@ -134,6 +164,7 @@ class Connections:
         self._kept: tuple[Connection, float] | None = None
         """A connection between two commits, and since when."""
         self._releases: set[asyncio.Task[None]] = set()
+        self._listening: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
         """Make the pool, if it is not the user's. Nothing stays open when this fails."""
@@ -212,12 +243,68 @@ class Connections:
         except DRIVER_ERRORS as e:
             raise self._meaning(e, writes=True) from e
 
+    @asynccontextmanager
+    async def listening(self) -> AsyncGenerator[Listener | None]:
+        """A connection to listen on, for long: none of our pool, but one of the user's, who knows
+        of no other.
+
+        `None` where there is none: if it were the only one of a pool, or if no statements are
+        prepared, as behind pgbouncer in transaction mode, which gives no session to listen in.
+        """
+        pool, task = self._open_pool(), asyncio.current_task()
+        spare = self._options.statement_cache_size > 0
+        if not (spare if self._given is None else pool.get_max_size() > 1):
+            yield None
+            return
+        assert task is not None
+        self._listening.add(task)
+        try:
+            async with self._of_its_own() if self._given is None else self._taken(pool) as listener:
+                yield listener
+        except DRIVER_ERRORS as e:
+            raise self._meaning(e, writes=False) from e
+        finally:
+            self._listening.discard(task)
+
+    @asynccontextmanager
+    async def _of_its_own(self) -> AsyncGenerator[Listener]:
+        options = self._options
+        # pyright takes a time-out for a whole number, and the connection for anything.
+        connect = cast('Callable[..., Awaitable[Listener]]', asyncpg.connect)  # pyright: ignore[reportUnknownMemberType]
+        connection = await connect(
+            self._url,
+            statement_cache_size=options.statement_cache_size,
+            command_timeout=options.command_timeout,
+            timeout=_CONNECT_TIMEOUT,
+            server_settings=_server_settings(self._url or ''),
+        )
+        try:
+            yield connection
+        finally:
+            # What fails here has cut the connection.
+            with suppress(*DRIVER_ERRORS):
+                await connection.close(timeout=_CLOSE_TIMEOUT)
+
+    @asynccontextmanager
+    async def _taken(self, pool: _Pool) -> AsyncGenerator[Listener]:
+        connection = await self._acquire(pool)
+        try:
+            yield connection
+        except DRIVER_ERRORS:
+            _end(connection)
+            raise
+        finally:
+            with suppress(*DRIVER_ERRORS):
+                await pool.release(connection)
+
     async def close(self) -> None:
         """Close the pool if it is ours, within a few seconds."""
         pool, self._pool = self._pool, None
         kept, self._kept = self._kept, None
-        if self._releases and self._loop is asyncio.get_running_loop():
-            await asyncio.wait(tuple(self._releases), timeout=_CLOSE_TIMEOUT)
+        # Those who listened are cancelled by now, and are giving their connections back.
+        leaving = (*self._releases, *self._listening)
+        if leaving and self._loop is asyncio.get_running_loop():
+            await asyncio.wait(leaving, timeout=_CLOSE_TIMEOUT)
         if pool is None or self._given is not None:
             return
         if self._loop is not asyncio.get_running_loop():
@@ -260,7 +347,7 @@ class Connections:
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
-    async def _acquire(self, pool: _Pool) -> Connection:
+    async def _acquire(self, pool: _Pool) -> Listener:
         async with asyncio.timeout(_CONNECT_TIMEOUT):
             return await pool.acquire()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
 from ..errors import DamagedRunError
+from ..requests import Request, RequestStatus
 from ..runs import (
     Commit,
     Draft,
@@ -19,11 +20,21 @@ from ..runs import (
     Status,
 )
 
-__all__ = ('commit_row', 'create_row', 'data_of', 'drops_older', 'run_of', 'snapshots_of')
+__all__ = (
+    'asking_row',
+    'commit_row',
+    'create_row',
+    'data_of',
+    'drops_older',
+    'request_of',
+    'run_of',
+    'snapshots_of',
+)
 
 _STATUSES = frozenset(get_args(Status))
 _KINDS = frozenset(get_args(SnapshotKind))
 _EVENTS = frozenset(get_args(Event))
+_REQUEST_STATUSES = frozenset(get_args(RequestStatus))
 _UNREADABLE = (TypeError, ValueError, RecursionError)
 
 
@@ -47,6 +58,9 @@ def run_of(row: Sequence[Any]) -> Run:
             owner=row[6],
             lease_until=row[7],
             interrupted=row[8],
+            answered=row[15],
+            wake_at=row[16],
+            due=row[17],
             labels={} if labels == '{}' else _object(labels),
             error=None if error is None else _object(error),
             parent_run_id=row[11],
@@ -93,6 +107,42 @@ def _snapshot(run_id: str, row: Sequence[Any]) -> Snapshot:
         raise DamagedRunError(run_id=run_id, seq=row[0], reason=f'its row has {e}') from e
 
 
+def request_of(row: Sequence[Any]) -> Request:
+    """A row of `find_requests`.
+
+    Raises:
+        DamagedRunError: It is not as we write it.
+    """
+    run_id, request_id, name, node, task, status, prompt, payload, schema, deadline, *rest = row
+    created_at, answer, answered_by, answered_at, closed_at, error, graph, labels = rest
+    try:
+        if status not in _REQUEST_STATUSES:
+            raise ValueError(f'status {status!r}')
+        return Request(
+            run_id=run_id,
+            request_id=request_id,
+            name=name,
+            node=node,
+            task=task,
+            status=status,
+            prompt=_string(prompt),
+            payload_json=payload,
+            schema_json=schema,
+            deadline=deadline,
+            created_at=created_at,
+            answer_json=answer,
+            answered_by=answered_by,
+            answered_at=answered_at,
+            closed_at=closed_at,
+            error=_string(error),
+            graph=graph,
+            labels=_object(labels),
+        )
+    except _UNREADABLE as e:
+        reason = f'its request {request_id!r} has {e}'
+        raise DamagedRunError(run_id=run_id, seq=None, reason=reason) from e
+
+
 def create_row(run: NewRun, draft: Draft) -> tuple[object, ...]:
     """The parameters of `create_run`."""
     return (
@@ -137,6 +187,27 @@ def commit_row(commit: Commit) -> tuple[object, ...]:
     )
 
 
+def asking_row(commit: Commit) -> tuple[object, ...]:
+    """The parameters of `append_asking`: those of `append_commit` come first."""
+    asks = commit.asks
+    return (
+        *commit_row(commit),
+        drops_older(commit),
+        commit.answered,
+        commit.wake_at,
+        [new.request_id for new in asks],
+        [new.name for new in asks],
+        [new.node for new in asks],
+        [new.task for new in asks],
+        [_string_text(new.prompt) for new in asks],
+        [new.payload for new in asks],
+        [new.schema for new in asks],
+        [new.timeout for new in asks],
+        [_string_text(new.error) for new in asks],
+        commit.closes,
+    )
+
+
 def drops_older(commit: Commit) -> bool:
     """Whether the snapshots before it go with a commit."""
     return commit.history == 'latest' and commit.draft.kind == 'full'
@@ -144,6 +215,18 @@ def drops_older(commit: Commit) -> bool:
 
 def _error_text(draft: Draft) -> str | None:
     return None if draft.error is None else json.dumps(dict(draft.error))
+
+
+def _string_text(value: str | None) -> str | None:
+    # In ASCII: it may hold a NUL or a lone surrogate.
+    return None if value is None else json.dumps(value)
+
+
+def _string(text: str | None) -> str | None:
+    value = None if text is None else json.loads(text)
+    if text is not None and type(value) is not str:
+        raise TypeError(f'{text!r} for a string')
+    return value
 
 
 def _object(text: str) -> Mapping[str, Any]:

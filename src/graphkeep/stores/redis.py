@@ -21,6 +21,7 @@ from ..errors import (
     StoreError,
     StoreUnavailableError,
 )
+from ..requests import Request, RequestQuery
 from ..runs import (
     Claim,
     Claimed,
@@ -37,8 +38,8 @@ from ..runs import (
 from ..shielding import to_its_end
 from ..store import Store, busy, not_claimable, refused_claim
 from .redis_client import Call, Client, Link
-from .redis_commits import calls_for, error_of
-from .redis_find import find
+from .redis_commits import calls_for, error_of, script_for
+from .redis_find import find, find_candidates
 from .redis_keys import (
     STATUSES,
     HeaderError,
@@ -54,6 +55,8 @@ from .redis_keys import (
     whole_micros,
 )
 from .redis_opening import agree, check_client, connect, link_to, take_options, warn
+from .redis_requests import answered, find_requests, id_of
+from .redis_watch import watch
 
 __all__ = ('RedisStore',)
 
@@ -208,7 +211,7 @@ class RedisStore(Store):
         for name, value in fields.items():
             if value is not None:
                 pairs += (name, value.encode() if isinstance(value, str) else value)
-        where = (keys.run, keys.log, keys.created, keys.having(status))
+        where = (keys.run, keys.log, keys.requests, keys.created, keys.having(status))
         args = (keys.run_id, run.nonce, lease, meta_of(draft), draft.data, *pairs)
         what, found = await self._call('create', where, *args)
         if what == b'exists':
@@ -221,7 +224,14 @@ class RedisStore(Store):
         allowed = [keys.having(status) for status in request.allow]
         reply = await self._call(
             'claim',
-            (keys.run, keys.log, keys.having('running'), *allowed),
+            (
+                keys.run,
+                keys.log,
+                keys.having('running'),
+                keys.having('paused'),
+                keys.wake,
+                *allowed,
+            ),
             keys.run_id,
             request.owner.encode(),
             whole_micros(request.ttl),
@@ -274,7 +284,7 @@ class RedisStore(Store):
     async def _append_once(self, commits: Sequence[Commit]) -> list[BaseException | None]:
         link, layout = self._now
         parts = list(calls_for(layout, commits))
-        replies = await link.call_each('append', [call for _, call in parts])
+        replies = await link.call_each(script_for(commits), [call for _, call in parts])
         results: list[BaseException | None] = [None] * len(commits)
         for (positions, _), reply in zip(parts, replies, strict=True):
             if isinstance(reply, StoreError):
@@ -307,8 +317,9 @@ class RedisStore(Store):
 
     async def _cancel(self, run_id: str) -> Run:
         keys = self._keys(run_id)
-        where = (keys.run, keys.having('cancelled'), *map(keys.having, _OTHERS))
-        reply = await self._call('cancel', where, keys.run_id, *_OTHERS)
+        where = (keys.run, keys.requests, keys.open, keys.wake, keys.having('cancelled'))
+        others = map(keys.having, _OTHERS)
+        reply = await self._call('cancel', (*where, *others), keys.run_id, *_OTHERS)
         if reply is None:
             raise RunNotFoundError(run_id=run_id)
         run = _header(run_id, reply[1])
@@ -318,13 +329,29 @@ class RedisStore(Store):
 
     async def _delete(self, run_id: str, force: bool) -> None:
         keys = self._keys(run_id)
-        where = (keys.run, keys.log, keys.created, *map(keys.having, STATUSES))
-        reply = await self._call('delete', where, keys.run_id, 'force' if force else '')
+        where = (keys.run, keys.log, keys.requests, keys.open)
+        indexes = (keys.wake, keys.created, *map(keys.having, STATUSES))
+        what = 'force' if force else ''
+        reply = await self._call('delete', (*where, *indexes), keys.run_id, what)
         if reply is None:
             raise RunNotFoundError(run_id=run_id)
         if reply[0] == b'busy':
             run = _header(run_id, reply[1])
             raise busy(run)
+
+    async def _answer(
+        self, run_id: str, request_id: str, answer: bytes, by: str | None
+    ) -> Request | None:
+        keys = self._keys(run_id)
+        where = (keys.run, keys.requests, keys.open, keys.wake, keys.answers)
+        indexes = (keys.having('paused'), keys.having('ready'))
+        args = (keys.run_id, id_of(request_id), answer, (by or '').encode())
+        reply = await self._call('answer', (*where, *indexes), *args)
+        return None if reply is None else answered(run_id, reply, where=self._now[0].where)
+
+    async def _expire(self, run_id: str) -> None:
+        keys = self._keys(run_id)
+        await self._call('expire', (keys.requests, keys.open), keys.run_id)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -385,6 +412,15 @@ class RedisStore(Store):
 
     async def _find(self, query: RunQuery) -> Sequence[Run]:
         return await find(*self._now, query)
+
+    async def _candidates(self, graphs: Sequence[str], limit: int) -> Sequence[Run]:
+        return await find_candidates(*self._now, graphs, limit)
+
+    async def _requests(self, query: RequestQuery) -> Sequence[Request]:
+        return await find_requests(*self._now, query)
+
+    async def _watch(self, heard: Callable[[str | None], None]) -> None:
+        await watch(*self._now, heard, timeout=self._timeout)
 
 
 def _header(run_id: str, header: bytes) -> Run:

@@ -27,27 +27,37 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDriverError(driver='redis', extra='redis') from None
 
-__all__ = ('Call', 'Client', 'Link', 'script')
+__all__ = ('Call', 'Client', 'Link', 'packed', 'script')
 
 Client = redis_asyncio.Redis | redis_asyncio.RedisCluster
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
-    'append': ('clock', 'index'),
-    'cancel': ('clock', 'header', 'index'),
+    'answer': ('clock', 'index', 'request', 'shown'),
+    'append': ('clock', 'index', 'commit'),
+    'ask': ('clock', 'index', 'request', 'commit'),
+    'cancel': ('clock', 'header', 'index', 'request'),
+    'candidates': ('clock', 'header'),
     'claim': ('clock', 'header', 'index', 'log'),
     'create': ('clock', 'header', 'index'),
-    'delete': ('clock', 'header', 'index'),
+    'delete': ('clock', 'header', 'index', 'request'),
+    'expire': ('clock', 'index', 'request'),
     'history': ('log',),
-    'listing': (),
+    'latest': (),
+    'listing': ('clock',),
     'match': ('clock', 'header'),
     'one': ('clock', 'header'),
     'read': ('clock', 'header', 'log'),
     'release': ('clock', 'index'),
     'renew': ('clock',),
+    'requests': ('clock', 'request', 'shown'),
     'setup': (),
+    'upgrade': (),
+    'waiting': (),
 }
 """Every script, and the parts that go before it."""
-_READING = frozenset({'history', 'listing', 'match', 'one', 'read'})
+_READING = frozenset(
+    {'candidates', 'history', 'latest', 'listing', 'match', 'one', 'read', 'requests', 'waiting'}
+)
 _AT_ONCE = 64
 """Most commands of one store at a time: below what the pools of a client hold."""
 
@@ -141,7 +151,7 @@ class Link:
         """What `execute_command` and a pipeline do, in half of their time."""
         parts: list[bytes] = []
         for call in calls:
-            parts += _packed(command, what, len(call.keys), *call.keys, *call.args)
+            parts += packed(command, what, len(call.keys), *call.keys, *call.args)
         replies: list[Any] = []
         connection = await self._take()
         try:
@@ -243,7 +253,7 @@ class Link:
                 await self.client.aclose()
 
 
-def _packed(*args: bytes | str | int) -> list[bytes]:
+def packed(*args: bytes | str | int) -> list[bytes]:
     """A command as Redis takes it, in parts, so that a large payload is not copied."""
     parts = [b'*%d\r\n' % len(args)]
     for arg in args:

@@ -1,8 +1,8 @@
-"""Commits as calls of `append.lua`, and its replies as errors. Pure."""
+"""Commits as calls of `append.lua` and `ask.lua`, and the replies as errors. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from redis.exceptions import ResponseError
 
@@ -10,9 +10,10 @@ from ..errors import DamagedRunError, LeaseLostError
 from ..runs import Commit
 from .redis_client import Call
 from .redis_errors import meaning
-from .redis_keys import STATUSES, Layout, RunKeys, json_of, meta_of, whole_micros
+from .redis_keys import STATUSES, Layout, RunKeys, json_of, meta_of, micros, whole_micros
+from .redis_requests import asked_of, id_of
 
-__all__ = ('calls_for', 'error_of')
+__all__ = ('calls_for', 'error_of', 'script_for')
 
 _MOST_COMMITS = 64
 _MOST_BYTES = 1_000_000
@@ -34,7 +35,7 @@ def calls_for(layout: Layout, commits: Sequence[Commit]) -> Iterator[tuple[list[
         part: list[int] = []
         size = 0
         for position in bucket:
-            more = len(commits[position].draft.data)
+            more = _size(commits[position])
             if part and (len(part) == _MOST_COMMITS or size + more > _MOST_BYTES):
                 yield part, _call([keys[i] for i in part], [commits[i] for i in part])
                 part, size = [], 0
@@ -58,7 +59,38 @@ def _call(keys: Sequence[RunKeys], commits: Sequence[Commit]) -> Call:
     if any(commit.status != 'running' for commit in commits):
         where += (keys[0].having(status) for status in STATUSES)
         args[1] = ' '.join(STATUSES)
+    if script_for(commits) == 'ask':
+        where += (keys[0].open, keys[0].wake)
+        for position, (of_run, commit) in enumerate(zip(keys, commits, strict=True), 1):
+            if not commit.plain:
+                where.append(of_run.requests)
+                args += _asking(position, commit)
     return Call(keys=where, args=args)
+
+
+def script_for(commits: Iterable[Commit]) -> str:
+    """The script that writes commits: most need no more than the quicker one."""
+    return 'append' if all(commit.plain for commit in commits) else 'ask'
+
+
+def _asking(position: int, commit: Commit) -> Iterator[bytes | str]:
+    wake_at = '' if commit.wake_at is None else micros(commit.wake_at)
+    yield f'{position} {len(commit.asks)} {len(commit.closes)} {commit.answered} {wake_at}'
+    for new in commit.asks:
+        yield id_of(new.request_id)
+        yield '' if new.timeout is None else f'{whole_micros(new.timeout)}'
+        yield '' if new.error is None else json_of(new.error)
+        yield asked_of(new)
+        yield new.payload
+        yield new.schema
+    yield from map(id_of, commit.closes)
+
+
+def _size(commit: Commit) -> int:
+    size = len(commit.draft.data)
+    if commit.asks:
+        size += sum(len(new.payload) + len(new.schema) for new in commit.asks)
+    return size
 
 
 def error_of(commit: Commit, reply: bytes, *, where: str) -> BaseException | None:

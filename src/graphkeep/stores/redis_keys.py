@@ -4,8 +4,12 @@
 {graphkeep:0}:meta          hash    schema version, number of buckets, hash function; in bucket 0
 {graphkeep:3}:run:order-42  hash    the header: status, seq, epoch, nonce, owner, lease_until, …
 {graphkeep:3}:log:order-42  stream  the snapshots: entry 7-1 has seq 7, its fields are meta and data
+{graphkeep:3}:requests:order-42  hash  what the run asks: `lua/request.lua` has the fields
 {graphkeep:3}:created       zset    every run of the bucket, by its time of creation
 {graphkeep:3}:status:ready  zset    the same for the runs with that status
+{graphkeep:3}:open          zset    the open requests of the bucket, by the time of asking
+{graphkeep:3}:wake          zset    the paused runs of the bucket, by their first deadline
+{graphkeep:3}:answers       stream  which runs of the bucket were answered: field run
 ```
 
 What stands in the first braces decides the slot in a cluster, so that all keys of a bucket share
@@ -44,6 +48,7 @@ __all__ = (
     'read_data',
     'read_header',
     'read_snapshots',
+    'time_of',
     'whole_micros',
 )
 
@@ -72,9 +77,29 @@ class RunKeys(NamedTuple):
     tag: bytes
 
     @property
+    def requests(self) -> bytes:
+        """What the run asks."""
+        return b'%b:requests:%b' % (self.tag, self.run_id)
+
+    @property
     def created(self) -> bytes:
         """The index of all runs of the bucket."""
         return self.tag + b':created'
+
+    @property
+    def open(self) -> bytes:
+        """The index of the open requests of the bucket."""
+        return self.tag + b':open'
+
+    @property
+    def wake(self) -> bytes:
+        """The index of the runs of the bucket that have a `wake_at`."""
+        return self.tag + b':wake'
+
+    @property
+    def answers(self) -> bytes:
+        """The stream that tells of answers to runs of the bucket."""
+        return self.tag + b':answers'
 
     def having(self, status: Status) -> bytes:
         """The index of the runs of the bucket that have this status."""
@@ -101,6 +126,10 @@ class Layout:
         """Where to look, over all buckets, for runs with one of these statuses; any if empty."""
         names = [f'status:{status}' for status in statuses] or ['created']
         return [b'%b:%b' % (tag, name.encode()) for tag in self._tags for name in names]
+
+    def buckets_of(self, name: str) -> list[bytes]:
+        """A key that every bucket has, of all buckets."""
+        return [b'%b:%b' % (tag, name.encode()) for tag in self._tags]
 
     @staticmethod
     def meta(prefix: str) -> bytes:
@@ -135,7 +164,8 @@ def whole_micros(seconds: float) -> int:
     return int(seconds * 1_000_000)
 
 
-def _time(value: int) -> datetime:
+def time_of(value: int) -> datetime:
+    """Whole microseconds since 1970 as an aware datetime."""
     return _EPOCH + timedelta(0, 0, value)
 
 
@@ -187,10 +217,12 @@ def read_header(run_id: str, header: bytes) -> Run:
     """
     try:
         graph, status, seq, full_seq, epoch, owner, lease_until, *others = json.loads(header)
-        labels, error, parent_run_id, parent_seq, created_at, updated_at, now = others
+        labels, error, parent_run_id, parent_seq, created_at, updated_at, *others = others
+        answered, wake_at, now = others
         if status not in STATUSES:
             raise ValueError(f'its status is {status!r}')
         until = None if lease_until is False else int(lease_until)
+        wakes = None if wake_at is False else int(wake_at)
         return Run(
             run_id=run_id,
             graph=graph or None,
@@ -199,14 +231,18 @@ def read_header(run_id: str, header: bytes) -> Run:
             full_seq=int(full_seq),
             epoch=int(epoch),
             owner=owner or None,
-            lease_until=None if until is None else _time(until),
+            lease_until=None if until is None else time_of(until),
             interrupted=status == 'running' and until is not None and until <= int(now),
+            # A run of schema 1 has none.
+            answered=0 if answered is False else int(answered),
+            wake_at=None if wakes is None else time_of(wakes),
+            due=status == 'paused' and wakes is not None and wakes <= int(now),
             labels=_object(labels) or {},
             error=_object(error),
             parent_run_id=parent_run_id or None,
             parent_seq=None if parent_seq is False else int(parent_seq),
-            created_at=_time(int(created_at)),
-            updated_at=_time(int(updated_at)),
+            created_at=time_of(int(created_at)),
+            updated_at=time_of(int(updated_at)),
         )
     except (ValueError, TypeError, OverflowError) as e:
         raise HeaderError(f'{e}') from e
@@ -279,10 +315,10 @@ def _snapshot(seq: int, meta: bytes, data: bytes) -> Snapshot:
         data=data,
         node=node,
         task=task,
-        started_at=None if started_at is None else _time(started_at),
+        started_at=None if started_at is None else time_of(started_at),
         duration=duration,
         error=error,
-        created_at=_time(created_at),
+        created_at=time_of(created_at),
     )
 
 

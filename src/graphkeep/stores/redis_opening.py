@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,8 +22,9 @@ __all__ = ('SCHEMA', 'agree', 'check_client', 'connect', 'link_to', 'take_option
 
 logger = logging.getLogger('graphkeep')
 
-SCHEMA = 1
-"""Version of the layout of keys and fields."""
+SCHEMA = 2
+"""Version of the layout of keys and fields. Everything of version 1 is of version 2 too."""
+_OLDEST = 1
 _CLUSTER_BUCKETS = 16
 _CONNECT = 5.0
 """Seconds that opening a connection may take."""
@@ -167,9 +169,15 @@ async def agree(link: Link, *, prefix: str, buckets: int | None) -> Layout:
             found = await link.call('setup', Call(keys=(key,), args=(SCHEMA, number, HASH)))
         except StoreWriteError as e:
             raise SchemaError(f'{place}: there are none, and none can be written. {e}') from e
+    elif found[0] == b'%d' % _OLDEST:
+        # Older versions of graphkeep refuse it from now on. Who may not write reads it as it is.
+        with suppress(StoreWriteError):
+            found = await link.call('upgrade', Call(keys=(key,), args=(_OLDEST, SCHEMA)))
     try:
         schema, number, function = [(value or b'').decode() for value in found]
         schema, number = int(schema), int(number)
+        if schema < _OLDEST:
+            raise ValueError
     except ValueError:
         raise SchemaError(
             f'{place}: {key.decode()} holds {found}, which graphkeep did not write. Open the store '

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from ..errors import StoreClosedError
+from ..requests import Request, RequestQuery
 from ..runs import (
     Claim,
     Claimed,
@@ -28,6 +29,7 @@ from ..store import Store
 from ..urls import safe_url
 from .sqlite_connections import Reader, Writer
 from .sqlite_file import SQLiteFile, Synchronous
+from .sqlite_requests import SQLiteRequests
 from .sqlite_runs import SQLiteRuns
 from .sqlite_thread import OwningThread
 from .statements import check_prefix
@@ -82,6 +84,7 @@ class SQLiteStore(Store):
             raise ValueError(f'table_prefix {table_prefix!r}: SQLite keeps sqlite_ to itself')
         self._file = SQLiteFile(path=_absolute(path), synchronous=synchronous, prefix=table_prefix)
         self._runs = SQLiteRuns(self._file)
+        self._asked = SQLiteRequests(self._file)
         self._writer: OwningThread[Writer] | None = None
         self._reader: OwningThread[Reader] | None = None
 
@@ -197,6 +200,22 @@ class SQLiteStore(Store):
 
     async def _find(self, query: RunQuery) -> Sequence[Run]:
         return await self._look(lambda reader: self._runs.find(reader, query))
+
+    async def _candidates(self, graphs: Sequence[str], limit: int) -> Sequence[Run]:
+        return await self._look(lambda reader: self._runs.candidates(reader, graphs, limit))
+
+    async def _requests(self, query: RequestQuery) -> Sequence[Request]:
+        return await self._look(lambda reader: self._asked.find(reader, query))
+
+    async def _answer(
+        self, run_id: str, request_id: str, answer: bytes, by: str | None
+    ) -> Request | None:
+        return await self._write(
+            lambda writer: self._asked.answer(writer, run_id, request_id, answer, by)
+        )
+
+    async def _expire(self, run_id: str) -> None:
+        await self._write(lambda writer: self._asked.expire(writer, run_id))
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:

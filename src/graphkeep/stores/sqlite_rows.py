@@ -9,15 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast, get_args
 
 from ..errors import DamagedRunError
+from ..requests import Request, RequestStatus
 from ..runs import Event, Run, Snapshot, SnapshotKind, Status
 
-__all__ = ('clock', 'micros', 'run_of', 'snapshots_of', 'stamp', 'to_json')
+__all__ = ('clock', 'micros', 'request_of', 'run_of', 'snapshots_of', 'stamp', 'to_json')
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _STATUSES = frozenset(get_args(Status))
 _KINDS = frozenset(get_args(SnapshotKind))
 _EVENTS = frozenset(get_args(Event))
+_REQUEST_STATUSES = frozenset(get_args(RequestStatus))
 _UNREADABLE = (TypeError, ValueError, OverflowError, OSError, RecursionError)
 
 
@@ -51,7 +53,7 @@ def run_of(row: tuple[Any, ...], at: int) -> Run:
         DamagedRunError: It is not as we write it.
     """
     (run_id, graph, status, seq, full_seq, epoch, owner, lease, labels, error, *rest) = row
-    parent_run_id, parent_seq, created_at, updated_at = rest
+    parent_run_id, parent_seq, created_at, updated_at, answered, wake_at = rest
     try:
         if status not in _STATUSES:
             raise ValueError(f'status {status!r}')
@@ -65,6 +67,9 @@ def run_of(row: tuple[Any, ...], at: int) -> Run:
             owner=owner,
             lease_until=None if lease is None else _time(lease),
             interrupted=status == 'running' and (lease is None or lease <= at),
+            answered=_integer(answered),
+            wake_at=None if wake_at is None else _time(wake_at),
+            due=status == 'paused' and wake_at is not None and wake_at <= at,
             labels=_object(labels),
             error=None if error is None else _object(error),
             parent_run_id=parent_run_id,
@@ -106,6 +111,42 @@ def _snapshot(run_id: str, row: tuple[Any, ...]) -> Snapshot:
         )
     except _UNREADABLE as e:
         raise DamagedRunError(run_id=run_id, seq=seq, reason=f'its row has {e}') from e
+
+
+def request_of(row: tuple[Any, ...]) -> Request:
+    """The request in a row of `find_requests`.
+
+    Raises:
+        DamagedRunError: It is not as we write it.
+    """
+    run_id, request_id, name, node, task, status, prompt, payload, schema, deadline, *rest = row
+    created_at, answer, answered_by, answered_at, closed_at, error, graph, labels = rest
+    try:
+        if status not in _REQUEST_STATUSES:
+            raise ValueError(f'status {status!r}')
+        return Request(
+            run_id=run_id,
+            request_id=request_id,
+            name=name,
+            node=node,
+            task=task,
+            status=status,
+            prompt=None if prompt is None else json.loads(prompt),
+            payload_json=payload,
+            schema_json=schema,
+            deadline=None if deadline is None else _time(deadline),
+            created_at=_time(created_at),
+            answer_json=answer,
+            answered_by=answered_by,
+            answered_at=None if answered_at is None else _time(answered_at),
+            closed_at=None if closed_at is None else _time(closed_at),
+            error=None if error is None else json.loads(error),
+            graph=graph,
+            labels=_object(labels),
+        )
+    except _UNREADABLE as e:
+        reason = f'its request {request_id!r} has {e}'
+        raise DamagedRunError(run_id=run_id, seq=None, reason=reason) from e
 
 
 def _time(value: int) -> datetime:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from ..errors import (
     DamagedRunError,
@@ -32,6 +33,7 @@ from ..runs import (
 from ..store import busy, not_claimable, refused_claim
 from .sqlite_connections import Reader, Writer
 from .sqlite_file import SQLiteFile
+from .sqlite_requests import SQLiteRequests
 from .sqlite_rows import clock, micros, run_of, snapshots_of, stamp, to_json
 
 __all__ = ('SQLiteRuns',)
@@ -50,6 +52,7 @@ class SQLiteRuns:
     def __init__(self, file: SQLiteFile) -> None:
         self._file = file
         self._sql = file.statements
+        self._requests = SQLiteRequests(file)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -165,6 +168,8 @@ class SQLiteRuns:
                 return None
             return LeaseLostError(run_id=claim.run_id, epoch=claim.epoch)
         self._insert(connection, claim.run_id, draft, now)
+        if not commit.plain:
+            self._requests.write(connection, commit, now)
         if commit.history == 'latest' and draft.kind == 'full':
             connection.execute(self._sql['drop_older'], {'run_id': claim.run_id, 'seq': draft.seq})
         return None
@@ -204,7 +209,9 @@ class SQLiteRuns:
         """As `Store._cancel`."""
         with writer.transaction() as connection:
             now = clock()
-            connection.execute(self._sql['cancel'], {'run_id': run_id, 'now': now})
+            values = {'run_id': run_id, 'now': now}
+            if connection.execute(self._sql['cancel'], values).rowcount == 1:
+                connection.execute(self._sql['close_requests'], values)
             run = self._run(connection, run_id, now)
             if run.status == 'done':
                 raise not_claimable(run)
@@ -219,6 +226,7 @@ class SQLiteRuns:
                 run = self._run(connection, run_id, now)
                 raise busy(run)
             connection.execute(self._sql['delete_snapshots'], {'run_id': run_id})
+            connection.execute(self._sql['delete_requests'], {'run_id': run_id})
 
     def _insert(self, connection: sqlite3.Connection, run_id: str, draft: Draft, now: int) -> None:
         values = {
@@ -286,15 +294,18 @@ class SQLiteRuns:
         statement = self._sql['find_unfinished' if unfinished else 'find_runs']
         found: list[Run] = []
         with closing(reader.connection.execute(statement, values)) as rows:
-            for row in rows:
-                try:
-                    found.append(run_of(row, now))
-                except DamagedRunError as e:
-                    # One damaged header does not hide the other runs.
-                    logger.warning('left out of a list of runs: %s', e)
+            for run in _readable(rows, now):
+                found.append(run)
                 if len(found) == query.limit:
                     break
         return found
+
+    def candidates(self, reader: Reader, graphs: Sequence[str], limit: int) -> list[Run]:
+        """As `Store._candidates`."""
+        now = clock()
+        values = {'now': now, 'graphs': json.dumps(list(graphs)), 'limit': limit}
+        rows = reader.connection.execute(self._sql['find_candidates'], values).fetchall()
+        return list(_readable(rows, now))
 
     def find_one(self, connection: sqlite3.Connection, run_id: str, now: int) -> Run | None:
         """The header of a run."""
@@ -317,3 +328,12 @@ class SQLiteRuns:
         values = {'run_id': run_id, 'first': first, 'last': last, 'limit': limit}
         rows = connection.execute(self._sql['select_snapshots'], values).fetchall()
         return snapshots_of(run_id, rows)
+
+
+def _readable(rows: Iterable[tuple[Any, ...]], now: int) -> Iterator[Run]:
+    """The headers in rows: one that is damaged does not hide the others."""
+    for row in rows:
+        try:
+            yield run_of(row, now)
+        except DamagedRunError as e:
+            logger.warning('left out of a list of runs: %s', e)

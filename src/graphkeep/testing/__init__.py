@@ -34,6 +34,8 @@ pytest.register_assert_rewrite(
     *(
         f'{__name__}.{part}'
         for part in (
+            '_answering',
+            '_asking',
             '_calls',
             '_claimable',
             '_claiming',
@@ -50,6 +52,8 @@ pytest.register_assert_rewrite(
     )
 )
 
+from ._answering import Answering  # noqa: E402
+from ._asking import Asking  # noqa: E402
 from ._calls import eventually  # noqa: E402
 from ._claimable import Claimable  # noqa: E402
 from ._claiming import Claiming  # noqa: E402
@@ -66,9 +70,11 @@ from ._worker import Worker  # noqa: E402
 __all__ = ('CommitContract', 'StoreContract', 'Worker', 'eventually')
 
 
-class CommitContract(Committing, Reading, Ending, Together):
+class CommitContract(Committing, Reading, Ending, Together, Answering):
     """The part of the contract that is worth running in hostile modes as well."""
 
 
-class StoreContract(CommitContract, Creating, Claimable, Claiming, Leasing, Finding, Payloads):
+class StoreContract(
+    CommitContract, Creating, Claimable, Claiming, Leasing, Finding, Payloads, Asking
+):
     """What a store has to pass. Subclass it, name the subclass `Test…`, and write `make_store`."""

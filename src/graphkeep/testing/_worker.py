@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from ..document import Change, Document
+from ..requests import NewRequest
 from ..runs import Claim, Claimed, Commit, Draft, Event, NewRun, Run, SnapshotKind, Status
 from ..store import Store, new_nonce
 from ._calls import ELSEWHERE, take, text_at
 
-__all__ = ('STARTED', 'Worker', 'encoded', 'task_json')
+__all__ = ('STARTED', 'Worker', 'asks', 'encoded', 'task_json')
 
 STARTED = datetime(2026, 11, 30, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -34,6 +35,19 @@ def task_json(node: str, inputs: object = None) -> bytes:
         encoded(node),
         encoded({} if inputs is None else inputs),
     )
+
+
+def asks(
+    name: str = 'manager', *, task: str = '0', timeout: float | None = None, **fields: Any
+) -> NewRequest:
+    """A request of a task, in the stored form."""
+    given = {
+        'prompt': 'Is “this” all right?',
+        'payload': encoded({'amount': 12, 'nul': '\0', 'lone': '\ud800'}),
+        'schema': encoded({'type': 'object', 'required': ['ok']}),
+        **fields,
+    }
+    return NewRequest(f'{task}:{name}', task, f'Node{task}', name, timeout=timeout, **given)
 
 
 class Worker:
@@ -193,6 +207,10 @@ class Worker:
         nonce: str | None = None,
         ttl: float | None = None,
         history: Literal['all', 'latest'] = 'all',
+        asks: Sequence[NewRequest] = (),
+        closes: Sequence[str] = (),
+        answered: int = 0,
+        wake_at: datetime | None = None,
         **draft: Any,
     ) -> Commit:
         """The next commit, not written yet. `draft` is as for `draft()`."""
@@ -204,6 +222,10 @@ class Worker:
             ttl=self.ttl if ttl is None else ttl,
             nonce=nonce or new_nonce(),
             history=history,
+            asks=tuple(asks),
+            closes=tuple(closes),
+            answered=answered,
+            wake_at=wake_at,
         )
         self._drafted[commit.nonce] = drafted.seq, change
         return commit
@@ -229,6 +251,10 @@ class Worker:
         commit = self.commit(**options)
         await self.append(commit)
         return commit
+
+    async def pauses(self, *asks: NewRequest, **options: Any) -> Commit:
+        """Ask, and pause the run."""
+        return await self.step(event='pause', status='paused', asks=asks, **options)
 
     async def ends_as(self, status: Status) -> None:
         """Bring a run that this worker holds to any status."""

@@ -4,11 +4,11 @@
 -- is deleted and created again never meets an old epoch. Whoever finds the run with the nonce of
 -- this call has made it with an earlier attempt.
 --
--- KEYS: run, log, created, index of the status.
+-- KEYS: run, log, requests, created, index of the status.
 -- ARGV: run id, nonce, lease in microseconds or '', meta up to its last element, data, then fields
 --   and values.
 -- Reply: 'created' and the header, or 'exists' and the status.
-local run, log, created, index = unpack(KEYS)
+local run, log, requests, created, index = unpack(KEYS)
 local run_id, nonce, lease, meta, data = unpack(ARGV, 1, 5)
 
 local found = redis.call('HMGET', run, 'nonce', 'status')
@@ -19,7 +19,8 @@ check_indexes(created, index)
 -- What is left of a run whose header was lost would refuse the first entry. Of another kind it is
 -- not ours.
 redis.call('XLEN', log)
-if redis.call('EXISTS', log) == 1 then redis.call('UNLINK', log) end
+redis.call('HLEN', requests)
+if redis.call('EXISTS', log, requests) > 0 then redis.call('UNLINK', log, requests) end
 local at = whole(now)
 redis.call('XADD', log, '0-1', 'meta', meta .. at .. ']', 'data', data)
 local fields = {
