@@ -214,16 +214,18 @@ class Execution:
 
     async def _listen(self) -> None:
         """Hear of answers while other branches go on."""
-        notices, looks = self._journal.store.notices, 0
+        notices, looks, this = self._journal.store.notices, 0, asyncio.current_task()
         with notices.listening(self._journal.run_id) as event:
-            while self.waits.open:
+            # A driver may swallow the cancellation that ends this (wait_for of Python 3.11 does).
+            while self.waits.open and self._listener is this:
                 await notices.pause(event, looks=looks, most=self.waits.seconds_left)
                 async with self._committing:
                     # Not beside a commit that asks: what is read might not have it yet.
                     if await self.waits.looked():
                         self._nudge()
                 looks += 1
-        self._listener = None
+        if self._listener is this:
+            self._listener = None
 
     def _stop_listening(self) -> dict[str, asyncio.Task[None]]:
         listener, self._listener = self._listener, None
