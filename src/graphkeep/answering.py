@@ -62,8 +62,8 @@ def _misfits(schema: Mapping[str, Any], plain: object) -> list[tuple[str, str]]:
     from referencing import Registry
 
     # With a registry of its own nothing is ever fetched, whatever a schema refers to.
-    validator = Draft202012Validator(cast('Any', schema), registry=Registry())
-    errors: Iterable[Any] = validator.iter_errors(cast('Any', plain))
+    validator: Any = Draft202012Validator(cast('Any', schema), registry=Registry())
+    errors: Iterable[Any] = validator.iter_errors(plain)
     found = [(list(error.absolute_path), str(error.message)) for error in errors]
     found.sort(key=lambda misfit: [str(part) for part in misfit[0]])
     return [(_path(parts), message) for parts, message in found]

@@ -127,8 +127,9 @@ class Hooks(ABC):
 
     @abstractmethod
     async def _candidates(self, graphs: Sequence[str], limit: int) -> Sequence[Run]:
-        """Runs of these graphs that can be claimed, longest untouched (`updated_at`) first: `ready`,
-        `running` with a lease that has passed, `paused` with a `wake_at` that has.
+        """Runs of these graphs that can be claimed, longest untouched first (by `updated_at`).
+
+        That is `ready`, `running` with a lease that has passed, `paused` with a `wake_at` that has.
         """
 
     @abstractmethod
@@ -140,8 +141,8 @@ class Hooks(ABC):
         self, run_id: str, request_id: str, answer: bytes, by: str | None
     ) -> Request | None:
         """Answer an open request whose deadline has not passed: it becomes `answered`, the run's
-        `answered` rises by one, and a `paused` run becomes `ready`, without a `wake_at`. An open one
-        whose deadline has passed becomes `expired`; any other stays as it is.
+        `answered` rises by one, and a `paused` run becomes `ready`, without a `wake_at`. An open
+        one whose deadline has passed becomes `expired`; any other stays as it is.
 
         Returns:
             The request as it is then; `None` if there is none.
@@ -151,7 +152,7 @@ class Hooks(ABC):
     async def _expire(self, run_id: str) -> None:
         """The open requests of a run whose deadlines have passed become `expired`."""
 
-    async def _watch(self, heard: Callable[[str | None], None]) -> None:
+    async def _watch(self, heard: Callable[[str | None], None]) -> None:  # noqa: B027 - optional
         """Call `heard` with the id of each run that is answered from now on, and with `None` when
         some may have been missed. Runs until it is cancelled; returns where the database cannot
         tell: then it is asked again and again.
@@ -190,7 +191,7 @@ def not_claimable(run: Run) -> RunStatusError:
         'starts a new run from one of its snapshots (from its end, only one of a 1.x graph).',
         'failed': 'graphkeep.resume() runs the node that failed again.',
         'cancelled': 'It was cancelled: store.fork() starts a new run from it.',
-        'paused': f'It waits for answers: store.requests(run_id={run.run_id!r}) lists the requests.',
+        'paused': f'It waits for answers: see store.requests(run_id={run.run_id!r}).',
     }.get(run.status, 'Try again.')
     return RunStatusError(
         f'Run {run.run_id!r} has status {run.status!r}. {advice}',

@@ -64,9 +64,13 @@ class Notices:
             events.discard(event)
             if not events:
                 del self._waiting[run_id]
-            if not self._waiting and self._watch is not None:
-                self._watch.cancel()
-                self._watch = None
+            if not self._waiting:
+                self._unwatch()
+
+    def _unwatch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
 
     async def pause(self, event: asyncio.Event, *, looks: int, most: float | None = None) -> None:
         """Wait for a word, or until it is time to look.

@@ -36,7 +36,7 @@ class Waiting(BaseException):
     """A step unwinds because it waits for an answer. `except Exception` does not catch it."""
 
 
-class Leaving(Exception):
+class Leaving(Exception):  # noqa: N818 - as `Waiting`
     """A run is left between two steps, because its worker stops."""
 
 
@@ -168,8 +168,8 @@ class Asking:
         if given is None:
             if asyncio.current_task() is not self._own:
                 raise RuntimeError(
-                    'wait_for() without a name is numbered in the order of the calls, which is only '
-                    "sure in the step's own asyncio task. Here, in a task of its own, give it a name."
+                    'wait_for() without a name is numbered in the order of the calls, which is '
+                    "only sure in the step's own asyncio task. In another task, give it a name."
                 )
             self._unnamed += 1
             given = f'request-{self._unnamed}'
@@ -212,8 +212,8 @@ class Asking:
         if self.asked:
             names = ', '.join(map(repr, self.asked))
             raise RuntimeError(
-                f'Step {self._task.node!r} returned while its request {names} is open: something in '
-                'it has caught the BaseException that pauses it (asyncio.gather(…, '
+                f'Step {self._task.node!r} returned while its request {names} is open: something '
+                'in it has caught the BaseException that pauses it (asyncio.gather(…, '
                 'return_exceptions=True), a bare except, a return in finally). Let it pass.'
             )
 
@@ -243,7 +243,7 @@ def split_waiting(error: BaseException) -> BaseException | None:
     if isinstance(error, Waiting):
         return None
     if isinstance(error, BaseExceptionGroup):
-        waiting, others = cast('BaseExceptionGroup[BaseException]', error).split(Waiting)
-        if waiting is not None:
-            return others
+        group = cast('BaseExceptionGroup[BaseException]', error)
+        waiting, others = group.split(Waiting)
+        return group if waiting is None else others
     return error

@@ -172,8 +172,8 @@ async def recover(
             are left alone.
         deps: The dependencies of the graphs.
         ready: Also continue runs that nobody is running and that were left in order: initialised,
-            cancelled by their task, stopped with Ctrl-C, answered, past a deadline, or left by their
-            caller to wait for a person.
+            cancelled by their task, stopped with Ctrl-C, answered, past a deadline, or left by
+            their caller to wait for a person.
         wait: Watch claims that may be dead until they are renewed or pass, for at most the store's
             lease.
         concurrency: Most runs that go on at once.
@@ -309,14 +309,12 @@ async def go_on(
     handle = store.persistence(run_id, graph=name)
     try:
         if isinstance(graph, PersistentGraph):
-            kept = cast('PersistentGraph[Any, Any, Any, Any]', graph)
-            async with kept.iter_resumed(handle, deps=deps, infer_name=False) as run:
+            async with graph.iter_resumed(handle, deps=deps, infer_name=False) as run:
                 result = await run.finish(stop=stop)
         else:
             from .classic.resume import resume as resume_classic
 
-            classic = cast('StatePersistence[Any, Any]', handle)
-            result = await resume_classic(graph, classic, deps=deps, stop=stop)
+            result = await resume_classic(graph, handle, deps=deps, stop=stop)
     except Leaving:
         logger.info('run %r was left ready between two steps', run_id)
     except RunPausedError as e:

@@ -179,8 +179,8 @@ class ClaimRequest:
     ttl: float
     """The lease, in seconds."""
     allow: tuple[Status, ...] = ('ready',)
-    """Statuses that may be claimed. A `running` run may be when its lease has passed, and a `paused`
-    one when its `wake_at` has, whatever is named here.
+    """Statuses that may be claimed. A `running` run may be when its lease has passed, and a
+    `paused` one when its `wake_at` has, whatever is named here.
     """
     expected_epoch: int | None = None
     """Also claim a `running` run whose lease is alive, if this is its epoch: its owner is known to

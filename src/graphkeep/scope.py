@@ -13,7 +13,7 @@ from contextvars import Context, ContextVar, Token
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType, coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from .codec import Codec
 from .parts import text_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ('CurrentTask', 'Scope', 'current_task', 'in_context', 'once', 'wait_for')
 
 T = TypeVar('T')
+D = TypeVar('D')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +90,7 @@ class Scope:
 
     def __enter__(self) -> None:
         """The task runs from now on, in this context."""
+        self._ended = False
         self._token = _current.set(self)
 
     def __exit__(
@@ -252,6 +254,41 @@ async def once(
     return cast('T', await scope.once(name, function, type_))
 
 
+@overload
+async def wait_for(
+    type: type[T],
+    name: str | None = None,
+    *,
+    payload: object = None,
+    prompt: str | None = None,
+    timeout: float | timedelta | None = None,
+) -> T: ...
+
+
+@overload
+async def wait_for(
+    type: type[T],
+    name: str | None = None,
+    *,
+    payload: object = None,
+    prompt: str | None = None,
+    timeout: float | timedelta,
+    default: D,
+) -> T | D: ...
+
+
+@overload
+async def wait_for(
+    type: Any,
+    name: str | None = None,
+    *,
+    payload: object = None,
+    prompt: str | None = None,
+    timeout: float | timedelta | None = None,
+    default: Any = ...,
+) -> Any: ...
+
+
 async def wait_for(
     type: Any,  # noqa: A002 - as pydantic-graph names its own
     name: str | None = None,
@@ -284,16 +321,16 @@ async def wait_for(
     Raises:
         RequestTimeoutError: It was not answered in time, and there is no default.
         UnstorableTypeError: Values of `type` cannot be given as JSON.
-        RuntimeError: Not called from a step or node of a kept run, or inside of a `once`; or without
-            a name from a task of its own.
+        RuntimeError: Not called from a step or node of a kept run, or inside of a `once`; or
+            without a name from a task of its own.
         ValueError: This attempt of the step has asked under this name before.
     """
     scope = _scope('wait_for()')
     outer = _inside.get()
     if outer is not None and outer[0] is scope:
         raise RuntimeError(
-            f'wait_for() was called inside of once({outer[1]!r}), which keeps what has happened. Call '
-            'one after the other.'
+            f'wait_for() was called inside of once({outer[1]!r}), which keeps what has happened. '
+            'Call one after the other.'
         )
     return scope.wait_for(
         question(type, name, payload=payload, prompt=prompt, timeout=timeout, default=default)

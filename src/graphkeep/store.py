@@ -230,8 +230,8 @@ class Store(Port):
             RunNotFoundError: There is no such run.
             RequestNotFoundError: It has no such request.
             InvalidAnswerError: The answer does not fit; says where. The request stays open.
-            RequestClosedError: It was answered otherwise, its deadline has passed, or its run or its
-                branch has ended.
+            RequestClosedError: It was answered otherwise, its deadline has passed, or its run or
+                its branch has ended.
         """
         check_name(by, 'by')
         request = await self.request(run_id, request_id)

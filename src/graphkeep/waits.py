@@ -205,8 +205,10 @@ async def open_requests(store: Store, run_id: str) -> list[Request]:
 def pause_of(
     task: Task, asked: Mapping[str, NewRequest | None], used: Mapping[str, bytes]
 ) -> tuple[list[NewRequest], list[str]]:
-    """Put into a task what its attempt waits for and has used; gives what to ask, and which requests
-    are of no more use, since the task itself holds what they gave.
+    """Put into a task what its attempt waits for and has used.
+
+    Returns:
+        What to ask, and which requests are of no more use: the task itself has what they gave.
     """
     closes = [request_id_of(task.id, name) for name in used if name not in task.answers]
     task.waits, task.answers = tuple(asked), dict(used)

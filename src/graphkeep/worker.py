@@ -7,7 +7,7 @@ import logging
 import random
 import signal
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -110,7 +110,7 @@ class Worker:
         Args:
             signals: Handle SIGTERM and SIGINT meanwhile. Only in the main thread.
         """
-        with self._signals() if signals else suppress():
+        with self._signals() if signals else nullcontext():
             try:
                 await self._work()
             finally:
@@ -152,6 +152,7 @@ class Worker:
     async def _take(self) -> bool:
         """Go on with what there is room for; gives whether there is more."""
         room = self._most - len(self._running)
+        self._forgive()
         wanted = room + len(self._running) + len(self._refused) + _FETCH
         names = tuple(self._graphs)
         found = await self._store.candidates(names, limit=wanted)
@@ -198,14 +199,33 @@ class Worker:
                 stop=lambda: self._stops > 0,
             )
             if ended is not None and ended.error is not None:
-                _, before = self._refused.get(run_id, (0.0, 0.0))
-                seconds = min(before * 2 or _FIRST_BACKOFF, _LAST_BACKOFF)
-                self._refused[run_id] = monotonic() + seconds, seconds
+                self._refuse(run_id)
             else:
                 self._refused.pop(run_id, None)
+        except BaseException as e:
+            # A step that cancels itself, say: its run is ready again at once.
+            self._refuse(run_id)
+            if isinstance(e, (asyncio.CancelledError, KeyboardInterrupt, SystemExit)):
+                raise
+            logger.warning('run %r was continued and raised', run_id, exc_info=e)
         finally:
             del self._running[run_id]
             self._wake.set()
+
+    def _refuse(self, run_id: str) -> None:
+        """Leave a run alone for a while, and longer if it was left alone before."""
+        _, before = self._refused.get(run_id, (0.0, 0.0))
+        seconds = min(before * 2 or _FIRST_BACKOFF, _LAST_BACKOFF)
+        self._refused[run_id] = monotonic() + seconds, seconds
+
+    def _forgive(self) -> None:
+        """Forget runs that could have been continued for as long as they were left alone: most have
+        failed, and never come back.
+        """
+        now = monotonic()
+        for run_id, (until, seconds) in list(self._refused.items()):
+            if run_id not in self._running and until + seconds + self._poll < now:
+                del self._refused[run_id]
 
     async def _pause(self, heard: asyncio.Event) -> None:
         """Wait until there is something to do, or it is time to look."""

@@ -55,13 +55,13 @@ def load() -> list[Callable[[], Coroutine[Any, Any, object]]]:
     for store in _LATE:
         importlib.import_module(f'graphkeep.stores.{store}')
     # These import this module.
-    from tests.crash import fan_jobs
+    from tests.crash import fan_jobs, worker_jobs
 
     if importlib.util.find_spec('pydantic_graph.persistence') is None:
-        return [fan_jobs.once]
+        return [fan_jobs.once, worker_jobs.once]
     from tests.crash import trip_jobs
 
-    return [fan_jobs.once, trip_jobs.once]
+    return [fan_jobs.once, worker_jobs.once, trip_jobs.once]
 
 
 def warm_up() -> None:

@@ -18,7 +18,7 @@ from pydantic_graph import (
     reduce_list_append,
 )
 
-from graphkeep import AppendOnly, merge
+from graphkeep import AppendOnly, merge, wait_for
 
 WORDS = ['plain', 'zwölf € 🐝', 'nul \0 inside', 'lone \ud83d surrogate', '"quoted" \\ back']
 
@@ -93,3 +93,21 @@ _g.add(
     _g.edge_from(ordered).to(_g.end_node),
 )
 squares = _g.build()
+
+
+# --- since schema 2 -------------------------------------------------------------------------------
+
+_a = GraphBuilder(state_type=Totals, deps_type=Deps, input_type=int, output_type=str, name='asking')
+
+
+@_a.step
+async def ask(ctx: StepContext[Totals, Deps, int]) -> str:
+    payload = {'words': WORDS[:3], 'amount': ctx.inputs}
+    first = await wait_for(Decimal, 'first', prompt=WORDS[3], payload=payload)
+    second = await wait_for(str, timeout=3_000_000, default='none')
+    third = await wait_for(int)
+    return f'{first} {second} {third}'
+
+
+_a.add(_a.edge_from(_a.start_node).to(ask), _a.edge_from(ask).to(_a.end_node))
+asking = _a.build()

@@ -22,10 +22,10 @@ import graphkeep
 from graphkeep import Store
 from tests.servers import run_postgres, run_redis
 
-from .graphs import Deps, Memory, Speak, Stop, Totals, squares
+from .graphs import WORDS, Deps, Memory, Speak, Stop, Totals, asking, squares
 
 HERE = Path(__file__).parent
-RELEASE = 'v1'
+RELEASE = 'v2'
 
 
 async def write(store: Store) -> None:
@@ -54,6 +54,18 @@ async def write(store: Store) -> None:
             deps=Deps(2),
             persistence=store.persistence('in a map'),
         )
+    # One waits for its first answer, one has used it and waits for the second, one was answered.
+    asks = graphkeep.persist(asking)
+    for name, answers in (('asks', 0), ('asks again', 1), ('answered', 2)):
+        handle = store.persistence(name, labels={'team': 'zwölf'})
+        with suppress(graphkeep.RunPausedError):
+            await asks.run(state=Totals(), inputs=12, deps=Deps(), persistence=handle)
+        if answers:
+            await store.answer(name, '0:first', '12.50', by='zoë')
+            with suppress(graphkeep.RunPausedError):
+                await asks.resume(handle, deps=Deps())
+        if answers == 2:
+            await store.answer(name, '0:request-1', WORDS[1])
 
 
 async def on(url: str) -> None:

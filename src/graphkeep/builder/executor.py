@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping
-from contextvars import copy_context
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn, cast
 
 from ..document import Change
 from ..errors import GraphkeepError, RunPausedError, StoreUnavailableError
 from ..failures import describe
 from ..journal import Journal
-from ..pausing import split_waiting
 from ..runs import Status
-from ..scope import Scope, in_context
 from ..shielding import Ending
 from ..tasks import Task, encode_task, request_id_of
 from ..waits import Waits, open_requests
@@ -29,7 +25,8 @@ from .frontier import Frontier
 from .gathering import Gathering
 from .plan import Plan
 from .state import StateKeeper
-from .walk import Walk, is_stream
+from .steps import Steps
+from .walk import Walk
 
 __all__ = ('Execution',)
 
@@ -62,6 +59,17 @@ class Execution:
         self.waits = waits
         """What the run waits for."""
         self._next = Gathering(plan, journal, frontier, waits)
+        self._steps = Steps(
+            plan,
+            journal,
+            frontier,
+            keeper,
+            deps=deps,
+            known=waits.known,
+            keep=self._keep,
+            complete=self._complete,
+            is_wanted=lambda task_id: task_id in self._running,
+        )
         self.unseen: list[Walk] = []
         """What a commit has settled whose caller was cancelled meanwhile: for the next one."""
         self._committing = asyncio.Lock()
@@ -120,7 +128,7 @@ class Execution:
         if len(tasks) == 1 and not self._running and not self._completed:
             (task,) = tasks.values()
             if self._plan.step(task.node).stream_fork is None:
-                done = await self._run_alone(task)
+                done = await self._steps.run_alone(task)
                 async with self._committing:
                     return await self._settle([done])
         self._launch()
@@ -208,7 +216,7 @@ class Execution:
                 held = True
                 continue
             name = f'graphkeep-{task.node}-{task.id}'
-            self._running[task.id] = loop.create_task(self._run_parallel(task), name=name)
+            self._running[task.id] = loop.create_task(self._steps.run_beside(task), name=name)
         if held and self._listener is None:
             self._listener = loop.create_task(self._listen(), name='graphkeep-answers')
 
@@ -230,88 +238,6 @@ class Execution:
     def _stop_listening(self) -> dict[str, asyncio.Task[None]]:
         listener, self._listener = self._listener, None
         return {} if listener is None else {'': listener}
-
-    async def _run_alone(self, task: Task) -> Completion:
-        """Run a step beside which nothing else is: here, and on the live state."""
-        done = Completion(task=task, state=StepState(self._keeper, alone=True))
-        scope = self._scope(task)
-        done.begins()
-        try:
-            done.value = await in_context(copy_context(), self._call(done, scope))
-            if is_stream(done.value):
-                raise self._plan.misplaced_stream(task.node)
-        except Exception as e:  # noqa: BLE001 - settled as the step's error
-            done.error = e
-        except BaseException as e:
-            # Whoever watches may go on: half a step must not be taken for an edit of theirs.
-            self._keeper.restore_committed()
-            if scope.asking is None or not _waits(e):
-                raise
-            done.error = e
-        done.ends(scope.asking)
-        if done.paused:
-            await scope.quiet()
-        return done
-
-    async def _run_parallel(self, task: Task) -> None:
-        """Run a step beside others: in an asyncio task and on a copy of the state, of its own."""
-        done = Completion(task=task, state=StepState(self._keeper, alone=False))
-        scope = self._scope(task)
-        done.begins()
-        try:
-            value = done.value = await self._call(done, scope)
-            if is_stream(value):
-                # The body of a stream runs here, and not in the call that made it.
-                with scope:
-                    await self._stream(done, value)
-                done.streamed = True
-        except asyncio.CancelledError as e:
-            if task.id not in self._running:
-                raise  # by us: nobody waits for it any more
-            done.error = e
-        except BaseException as e:  # noqa: BLE001 - settled as the step's error
-            done.error = e
-        done.ends(scope.asking)
-        if done.paused:
-            await scope.quiet()
-        elif done.error is None:
-            try:
-                done.state.ends()
-            except Exception as e:  # noqa: BLE001 - settled as the step's error
-                done.error = e
-        self._complete(done)
-
-    def _scope(self, task: Task) -> Scope:
-        keep = partial(self._keep, task.id)
-        return Scope(self._journal, task, keep=keep, known=self.waits.known)
-
-    async def _call(self, done: Completion, scope: Scope) -> Any:
-        step = self._plan.step(done.task.node)
-        inputs = step.decode(done.task.inputs)
-        with scope, self._plan.span(step):
-            return await step.call(done.state, self._deps, inputs)
-
-    async def _stream(self, done: Completion, items: AsyncIterable[Any]) -> None:
-        """Send a stream's items on, one commit after the other; skip what was sent before."""
-        task = done.task
-        if self._plan.step(task.node).stream_fork is None:
-            raise self._plan.misplaced_stream(task.node)
-        index = 0
-        try:
-            async for item in items:
-                if index >= (self._frontier.tasks[task.id].sent or 0):
-                    settled = asyncio.get_running_loop().create_future()
-                    self._complete(
-                        Completion(
-                            task=task, state=done.state, value=item, item=index, settled=settled
-                        )
-                    )
-                    await settled
-                index += 1
-        finally:
-            # A stream that is cancelled between two items would be left to the garbage collector.
-            if isinstance(items, AsyncGenerator):
-                await cast('AsyncGenerator[Any]', items).aclose()
 
     async def _keep(self, task_id: str, name: str, value: bytes) -> None:
         """Commit what `once` has got, and nothing else of the step that is half done."""
@@ -526,11 +452,6 @@ class Execution:
         if cancelled is not None:
             raise cancelled from error
         raise error
-
-
-def _waits(error: BaseException) -> bool:
-    """Whether there is a pause in what a step raised."""
-    return split_waiting(error) is not error
 
 
 async def _stop(tasks: Mapping[str, asyncio.Task[None]]) -> asyncio.CancelledError | None:

@@ -43,8 +43,11 @@ async def start(
     inputs: Any,
     graph: str | None,
     max_parallel: int | None,
+    claimed: bool = True,
 ) -> Execution:
     """Create a run and stand before its first steps.
+
+    Not `claimed`, it is `ready`: for whoever comes to run it.
 
     Raises:
         RunExistsError: There is a run with this id.
@@ -66,7 +69,7 @@ async def start(
     for buffer in frontier.buffers.values():
         buffer.stored = len(buffer.items)
     journal = await Journal.start(
-        handle.store, handle.run_id, document, graph=graph, labels=handle.labels, claimed=True
+        handle.store, handle.run_id, document, graph=graph, labels=handle.labels, claimed=claimed
     )
     keeper = StateKeeper(plan.state, plan.merger, journal.document, state)
     waits = Waits(handle.store, handle.run_id, answered=0)
@@ -74,6 +77,8 @@ async def start(
         plan, journal, frontier, keeper, waits, deps=deps, max_parallel=max_parallel
     )
     if walk.output is not None:
+        if not claimed:
+            await execution.claim()
         await execution.end_at_start(walk)
     return execution
 

@@ -109,6 +109,50 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         ) as run:
             return await run.finish(on_pause=on_pause)
 
+    async def start(
+        self,
+        *,
+        state: StateT = None,
+        inputs: InputT = None,
+        deps: DepsT = None,
+        persistence: Handle,
+        infer_name: bool = True,
+    ) -> None:
+        """Store a run for others to run: it is `ready`, and no step runs here.
+
+        A `Worker`, `recover(…, ready=True)` or `resume` goes on with it.
+
+        Args:
+            state: The state. It is stored as it is now.
+            inputs: The inputs of the graph.
+            deps: For transforms and decisions between the start and the first steps.
+            persistence: The run's handle. With `if_exists='resume'` a run that exists is left as it
+                is.
+            infer_name: Name the graph by the caller's variable.
+
+        Raises:
+            RunExistsError: The run was started before.
+            LossyStateError: The state or the inputs would not come back as they are.
+        """
+        self._infer_name(infer_name)
+        check_handle(persistence)
+        try:
+            execution = await start(
+                self._plan,
+                persistence,
+                state=state,
+                deps=deps,
+                inputs=inputs,
+                graph=persistence.graph_name or self.name,
+                max_parallel=self.max_parallel,
+                claimed=False,
+            )
+        except RunExistsError:
+            if persistence.if_exists == 'raise':
+                raise
+        else:
+            await execution.close()
+
     def run_sync(
         self,
         *,

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -186,13 +187,14 @@ class Answering(Contract):
             worker = await self.started(store)
             await worker.pauses(asks(schema=json.dumps(schema).encode()))
             before = await store.requests(), await store.run('run-1')
-            for answer, path in (
+            wrong: list[tuple[Any, str]] = [
                 ({'items': [1, 'two']}, 'answer.items[1]'),
                 ([], 'answer'),
                 ({}, 'answer'),
                 ({'items': float('nan')}, 'answer'),
                 (object(), 'answer'),
-            ):
+            ]
+            for answer, path in wrong:
                 with pytest.raises(InvalidAnswerError) as caught:
                     await store.answer('run-1', '0:manager', answer)
                 assert caught.value.path == path

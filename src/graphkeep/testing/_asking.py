@@ -109,9 +109,10 @@ class Asking(Contract):
             notices = store.notices
             with notices.listening('run-1') as mine, notices.listening(None) as anyones:
                 # Until the database tells of answers, or never does.
-                async with asyncio.timeout(2):
-                    while not notices.watched and notices.watching:
-                        await asyncio.sleep(0.01)
+                async def settled() -> bool:
+                    return notices.watched or not notices.watching
+
+                await eventually(settled, what='a word of the watch')
                 if not notices.watched:
                     return
                 mine.clear()

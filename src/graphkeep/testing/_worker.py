@@ -41,7 +41,7 @@ def asks(
     name: str = 'manager', *, task: str = '0', timeout: float | None = None, **fields: Any
 ) -> NewRequest:
     """A request of a task, in the stored form."""
-    given = {
+    given: dict[str, Any] = {
         'prompt': 'Is “this” all right?',
         'payload': encoded({'amount': 12, 'nul': '\0', 'lone': '\ud800'}),
         'schema': encoded({'type': 'object', 'required': ['ok']}),
