@@ -58,7 +58,7 @@ class Provider:
             with db:
                 db.execute('INSERT INTO calls VALUES (?)', (key,))
                 db.execute(
-                    'INSERT INTO refunds SELECT ?, printf(\'R-%03d\', count(*) + 1), ?, ? '
+                    "INSERT INTO refunds SELECT ?, printf('R-%03d', count(*) + 1), ?, ? "
                     'FROM refunds WHERE true ON CONFLICT DO NOTHING',
                     (key, order, cents),
                 )

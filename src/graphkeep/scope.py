@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from .requests import Request
     from .tasks import Task
 
-__all__ = ('CurrentTask', 'Scope', 'current_task', 'in_context', 'once', 'wait_for')
+__all__ = (
+    'CurrentTask',
+    'Scope',
+    'current_task',
+    'in_context',
+    'once',
+    'refuse_inside_once',
+    'running_scope',
+    'wait_for',
+)
 
 T = TypeVar('T')
 D = TypeVar('D')
@@ -59,6 +68,7 @@ class Scope:
         '_task',
         '_token',
         'asking',
+        'taken',
     )
 
     def __init__(
@@ -79,6 +89,8 @@ class Scope:
         """
         self.asking: Asking | None = None
         """What `wait_for` was called for, if it was called."""
+        self.taken: set[str] = set()
+        """Names that this attempt uses up, of what may not be there twice."""
         self._known = known
         self._ended = False
         self._journal = journal
@@ -141,6 +153,10 @@ class Scope:
         if self.asking is None:
             self.asking = Asking(self._journal.run_id, self._task, self._known)
         return self.asking.answer(asks)
+
+    def has_kept(self, name: str) -> bool:
+        """Whether `once` has kept a value under a name, in this attempt or an earlier one."""
+        return name in self._task.memo
 
     async def quiet(self) -> None:
         """Wait until no `once` is under way: what it is about to give must not be thrown away."""
@@ -216,7 +232,7 @@ def current_task() -> CurrentTask:
     Raises:
         RuntimeError: Not called from a step or node of a kept run.
     """
-    return _scope('current_task()').task
+    return running_scope('current_task()').task
 
 
 async def once(
@@ -243,13 +259,8 @@ async def once(
     """
     if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f'once() needs a name, got {name!r}')
-    scope = _scope('once()')
-    outer = _inside.get()
-    if outer is not None and outer[0] is scope:
-        raise RuntimeError(
-            f'once({name!r}) was called inside of once({outer[1]!r}), and would be kept before it. '
-            'Call one after the other.'
-        )
+    scope = running_scope('once()')
+    refuse_inside_once(scope, f'once({name!r})', 'it would be kept before that')
     type_ = _returned(function) if type is None else type
     return cast('T', await scope.once(name, function, type_))
 
@@ -325,23 +336,28 @@ async def wait_for(
             without a name from a task of its own.
         ValueError: This attempt of the step has asked under this name before.
     """
-    scope = _scope('wait_for()')
-    outer = _inside.get()
-    if outer is not None and outer[0] is scope:
-        raise RuntimeError(
-            f'wait_for() was called inside of once({outer[1]!r}), which keeps what has happened. '
-            'Call one after the other.'
-        )
+    scope = running_scope('wait_for()')
+    refuse_inside_once(scope, 'wait_for()', 'what it keeps has happened before')
     return scope.wait_for(
         question(type, name, payload=payload, prompt=prompt, timeout=timeout, default=default)
     )
 
 
-def _scope(what: str) -> Scope:
+def running_scope(what: str) -> Scope:
+    """The task that runs here. Raises `RuntimeError` if none does; `what` was called."""
     scope = _current.get()
     if scope is None:
         raise RuntimeError(f'{what} was called outside of a step or node of a kept run')
     return scope
+
+
+def refuse_inside_once(scope: Scope, what: str, why: str) -> None:
+    """Refuse a call from the function of a `once` of the same task. Raises `RuntimeError`."""
+    outer = _inside.get()
+    if outer is not None and outer[0] is scope:
+        raise RuntimeError(
+            f'{what} was called inside of once({outer[1]!r}), and {why}. Call one after the other.'
+        )
 
 
 def _returned(function: Any) -> Any:

@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from graphkeep.testing import eventually
 from tests.crash.children import Child, Nursery
 from tests.crash.conftest import without_cluster
 from tests.crash.logbook import starts
-from tests.crash.worker_jobs import DEFAULT, STEPS, Desk, Outside, desk
+from tests.crash.worker_jobs import DEFAULT, STEPS, Desk, desk
+from tests.servers import PostgresServer, RedisServer
 
 RUNS = int(os.environ.get('GRAPHKEEP_TEST_RUNS', '300'))
 """How many runs three workers share."""
@@ -143,8 +144,10 @@ async def check_run(store: Store, run_id: str, told: Told) -> None:
     assert state_of(replay.document).ends == dict.fromkeys(STEPS, 1)
 
 
-async def check_answers(store: Store, run_id: str, people: People) -> None:
-    """Every answer that was accepted was used once, and nothing else was."""
+async def check_answers(store: Store, run_id: str, people: People) -> int:
+    """Every answer that was accepted was used once, and nothing else was; gives how many requests
+    there were.
+    """
     given = {where: answer for where, answer in people.accepted.items() if where[0] == run_id}
     requests = await store.requests(run_id=run_id, status=())
     number = int(run_id.rpartition('-')[2])
@@ -158,6 +161,7 @@ async def check_answers(store: Store, run_id: str, people: People) -> None:
     used = Counter(state_of(await store.document(run_id)).used)
     assert used == Counter([*given.values(), *(DEFAULT for _ in expired)])
     assert (await store.run(run_id)).answered == len(given)
+    return len(requests)
 
 
 @pytest.mark.slow
@@ -176,7 +180,7 @@ async def test_workers_are_killed_every_second(
     async def hire() -> None:
         stack = contextlib.AsyncExitStack()
         child = await stack.enter_async_context(
-            nursery.child('work', hurry=0.06, poll=0.2, concurrency=6, **where)
+            nursery.child('work', hurry=0.12, poll=0.2, concurrency=6, **where)
         )
         children.append((child, stack))
 
@@ -216,18 +220,206 @@ async def test_workers_are_killed_every_second(
             await stack.aclose()
     seconds = time.monotonic() - began
 
-    told, acks = Told.read(log), acknowledged(log)
+    told, acks, asked = Told.read(log), acknowledged(log), 0
     for number in range(RUNS):
         run_id = f'{prefix}-{number}'
         await check_run(store, run_id, told)
-        await check_answers(store, run_id, people)
+        asked += await check_answers(store, run_id, people)
         assert acks[run_id] <= (await store.run(run_id)).seq
     assert await store.requests(graph=graph) == []
+    # Whoever asks starts once more; all others that did not end were killed.
+    repeats = told.again - asked
     print(
         f'{kills} kills, {RUNS} runs in {seconds:.1f} s, {sum(map(len, told.started.values()))} '
-        f'starts, {told.again} of them in vain (kills and pauses), {len(people.accepted)} answers, '
-        f'{people.refused} came too late'
+        f'starts of steps, {repeats} of them killed and repeated, {asked} requests, '
+        f'{len(people.accepted)} answers, {people.refused} came too late'
     )
     # The kills did hit something.
     assert kills >= SECONDS / 2
+    assert repeats > kills / 2
     assert len(people.accepted) >= RUNS
+
+
+# --- told to stop ---------------------------------------------------------------------------------
+
+LONG: dict[str, Any] = {'lease': 60.0, 'heartbeat': 30.0}
+either_signal = pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+
+
+@dataclass
+class Office:
+    """Workers of one graph with long leases: whoever waits for one of them waits in vain."""
+
+    nursery: Nursery
+    store: Store
+    url: str
+    graph: str
+    log: Path
+
+    def worker(self, **arguments: Any) -> contextlib.AbstractAsyncContextManager[Child]:
+        where = {'url': self.url, 'graph': self.graph, 'log': str(self.log)}
+        return self.nursery.child('work', **{'poll': 0.1, **LONG, **where, **arguments})
+
+    @contextlib.asynccontextmanager
+    async def halted(self, run_id: str, *steps: str, **arguments: Any) -> AsyncIterator[Child]:
+        """A worker that is in the middle of these steps of a run."""
+        await begun(self.store, self.graph, run_id)
+        async with self.worker(halts=steps, **arguments) as child:
+            await child.hears('open')
+            assert {await child.hears('halt') for _ in steps} == {*steps}
+            yield child
+
+    async def ends(self, run_id: str) -> set[str]:
+        return {*state_of(await self.store.document(run_id)).ends}
+
+    async def asks(self, run_id: str) -> None:
+        """Wait until somebody has gone on with a run as far as it goes."""
+
+        async def paused() -> bool:
+            return (await self.store.run(run_id)).status == 'paused'
+
+        await eventually(paused, what='another worker has gone on')
+
+    async def check_free(self, run_id: str, *ends: str) -> None:
+        """The run is ready, and these steps are committed."""
+        run = await self.store.run(run_id)
+        assert (run.status, run.owner, run.lease_until) == ('ready', None, None)
+        assert await self.ends(run_id) == {*ends}
+
+
+@pytest.fixture
+def office(nursery: Nursery, store: Store, url: str, run_id: str, tmp_path: Path) -> Office:
+    return Office(nursery, store, url, f'desk {run_id}', tmp_path / 'log')
+
+
+@either_signal
+async def test_a_signal_lets_the_running_step_end(
+    office: Office, run_id: str, number: signal.Signals
+) -> None:
+    async with office.halted(run_id, 'begin') as child:
+        child.signal(number)
+        assert await child.hears('stopping')
+        child.tell('begin')
+        await child.result()
+    await office.check_free(run_id, 'begin')
+    assert starts(office.log) == ['0']
+
+
+async def test_another_worker_goes_on_at_once(office: Office, run_id: str) -> None:
+    async with office.halted(run_id, 'begin') as child, office.worker() as other:
+        await other.hears('open')
+        child.signal(signal.SIGTERM)
+        assert await child.hears('stopping')
+        child.tell('begin')
+        await child.result()
+        before = time.monotonic()
+        await office.asks(run_id)
+        assert time.monotonic() - before < 2.0
+        other.signal(signal.SIGTERM)
+        assert await other.hears('stopping')
+        await other.result()
+    assert await office.ends(run_id) == {'begin', 'weigh', 'pack'}
+    assert starts(office.log).count('0') == 1
+
+
+async def test_a_signal_lets_all_running_steps_end(office: Office, run_id: str) -> None:
+    """Also those beside the one that ends first."""
+    async with office.halted(run_id, 'weigh', 'ask') as child:
+        child.signal(signal.SIGTERM)
+        assert await child.hears('stopping')
+        child.tell('ask')
+
+        async def asked() -> bool:
+            return bool(await office.store.requests(run_id=run_id))
+
+        await eventually(asked, what='the request is committed')
+        child.tell('weigh')
+        await child.result()
+    await office.check_free(run_id, 'begin', 'weigh')
+
+
+@either_signal
+async def test_a_second_signal_cancels_at_once(
+    office: Office, run_id: str, number: signal.Signals
+) -> None:
+    async with office.halted(run_id, 'begin', grace=60.0) as child:
+        child.signal(number)
+        assert await child.hears('stopping')
+        child.signal(signal.SIGTERM)
+        assert await child.hears('stopping')
+        assert await child.hears('stopped') == 'begin'
+        assert await child.result() < 5.0
+    await office.check_free(run_id)
+
+
+async def test_steps_that_take_longer_are_cancelled(office: Office, run_id: str) -> None:
+    async with office.halted(run_id, 'begin', grace=0.3) as child:
+        child.signal(signal.SIGTERM)
+        assert await child.hears('stopping')
+        assert await child.hears('stopped') == 'begin'
+        assert 0.3 <= await child.result() < 3.0
+    await office.check_free(run_id)
+
+
+async def test_a_worker_that_has_nothing_to_do_stops_at_once(office: Office) -> None:
+    async with office.worker(poll=30.0) as child:
+        await child.hears('open')
+        child.signal(signal.SIGTERM)
+        assert await child.hears('stopping')
+        assert await child.result() < 2.0
+
+
+# --- without its database -------------------------------------------------------------------------
+
+
+async def _goes_away(
+    nursery: Nursery, server: PostgresServer | RedisServer, url: str, log: Path
+) -> None:
+    """The server dies while steps run, for longer than any call is tried again."""
+    if not server.restartable:
+        pytest.skip('This server is not ours to stop.')
+    graph, run_ids = 'desk', [f'run-{number}' for number in range(8)]
+    async with graphkeep.open_store(url) as store:
+        for run_id in run_ids:
+            await begun(store, graph, run_id)
+        async with nursery.child(
+            'work', url=url, graph=graph, log=str(log), hurry=1.0, poll=0.2, lease=2.0, retry=0.3
+        ) as child:
+            await child.hears('open')
+            while len(starts(log)) < len(run_ids):
+                await asyncio.sleep(0.01)
+            server.kill()
+            await asyncio.sleep(2.0)
+            server.start()
+
+            async def all_pause() -> bool:
+                return len(await store.runs(status='paused')) == len(run_ids)
+
+            await eventually(all_pause, what='every run has gone on', timeout=30)
+            # A worker that has lived through it hears of answers again.
+            await store.answer('run-0', (await store.requests(run_id='run-0'))[0].request_id, 'yes')
+
+            async def asks_again() -> bool:
+                return bool(await store.requests(run_id='run-0'))
+
+            await eventually(asks_again, what='the answer is used')
+            child.signal(signal.SIGTERM)
+            assert await child.hears('stopping')
+            await child.result()
+        for run_id in run_ids:
+            ends = state_of(await store.document(run_id)).ends
+            assert ends == dict.fromkeys(('begin', 'weigh', 'pack'), 1)
+
+
+async def test_postgres_goes_away(
+    nursery: Nursery, make_postgres: Callable[..., PostgresServer], tmp_path: Path
+) -> None:
+    server = make_postgres()
+    await _goes_away(nursery, server, server.create_database(), tmp_path / 'log')
+
+
+async def test_redis_goes_away(
+    nursery: Nursery, make_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    server = make_redis(appendonly='yes', appendfsync='always')
+    await _goes_away(nursery, server, server.url(), tmp_path / 'log')

@@ -15,10 +15,9 @@ from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.output import OutputSpec
 from pydantic_ai.usage import RunUsage
 
-from .. import scope as scopes
 from ..codec import Codec
 from ..errors import LossyStateError
-from ..scope import Scope, once
+from ..scope import Scope, once, refuse_inside_once, running_scope
 from .asking import Prompt, ask
 from .legs import Leg, leg_type, messages_of, pack, requests_of, spent, usage_of
 from .outputs import output_of
@@ -137,7 +136,7 @@ async def run(
     with _taken(scope, name):
         while True:
             key = f'{name}:{number}'
-            if _is_kept(scope, key):
+            if scope.has_kept(key):
                 leg = await once(key, _never, type=type_)
                 total.incr(usage_of(leg))
             else:
@@ -225,10 +224,6 @@ def _without_beginnings(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key not in first}
 
 
-# --- what of a scope is not public ----------------------------------------------------------------
-# pyright: reportPrivateUsage=false
-
-
 def _scope_of(name: object) -> Scope:
     """The task that runs here.
 
@@ -236,13 +231,8 @@ def _scope_of(name: object) -> Scope:
         RuntimeError: None does, or it is inside of a `once`.
         ValueError: An agent's run cannot have this name.
     """
-    scope = scopes._scope('graphkeep.agents.run()')
-    inside = scopes._inside.get()
-    if inside is not None and inside[0] is scope:
-        raise RuntimeError(
-            f'graphkeep.agents.run() was called inside of once({inside[1]!r}): it keeps its legs '
-            'itself. Call it directly.'
-        )
+    scope = running_scope('graphkeep.agents.run()')
+    refuse_inside_once(scope, 'graphkeep.agents.run()', 'it keeps its legs itself')
     if not isinstance(name, str):
         raise TypeError(f'graphkeep.agents.run(): the name must be a string, got {name!r:.80}')
     if not name or not name.isprintable() or len(name.encode()) > _MOST_OF_NAME:
@@ -253,29 +243,18 @@ def _scope_of(name: object) -> Scope:
     return scope
 
 
-def _is_kept(scope: Scope, key: str) -> bool:
-    return key in scope._task.memo
-
-
-_names: dict[Scope, set[str]] = {}
-"""The names in use, of the attempts that are under way."""
-
-
 @contextmanager
 def _taken(scope: Scope, name: str) -> Generator[None]:
     """One run of an agent in an attempt has this name: another would get what the first kept."""
-    for ended in [each for each in tuple(_names) if each._ended]:
-        _names.pop(ended, None)
-    names = _names.setdefault(scope, set())
-    if name in names:
+    if name in scope.taken:
         raise ValueError(
             f'graphkeep.agents.run() was called with the name {name!r} twice in one attempt of '
             f'step {scope.task.node_id!r}. Give each agent in a step a name of its own: name=.'
         )
-    names.add(name)
+    scope.taken.add(name)
     try:
         yield
     except Exception:
         # Whoever catches it may try again.
-        names.discard(name)
+        scope.taken.discard(name)
         raise
