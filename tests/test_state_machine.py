@@ -1,8 +1,8 @@
 """Random histories of many workers, against a dict: no store loses, invents or mixes up anything.
 
-Workers claim, write, crash, come back as zombies and try again after lost replies, while others
-cancel, delete, fork and prune, and leases pass. After every step each store has to be what a few
-dicts say.
+Workers claim, write, ask, pause, crash, come back as zombies and try again after lost replies,
+while others answer, cancel, delete, fork and prune, and leases and deadlines pass. After every step
+each store has to be what a few dicts say.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,12 +37,15 @@ from hypothesis.stateful import (
 from graphkeep.document import Change, Document
 from graphkeep.errors import (
     LeaseLostError,
+    RequestClosedError,
+    RequestNotFoundError,
     RunBusyError,
     RunExistsError,
     RunMovedError,
     RunNotFoundError,
     RunStatusError,
 )
+from graphkeep.requests import NewRequest
 from graphkeep.runs import Claim, ClaimRequest, Commit, Draft, NewRun, Status
 from graphkeep.store import Store, new_nonce
 from graphkeep.stores.memory import MemoryStore
@@ -53,6 +56,23 @@ from graphkeep.stores.sqlite import SQLiteStore
 RUN_IDS = ('a', 'b', "c'{}%")
 OWNERS = ('one', 'two', 'three')
 LEASE = 60.0
+NAMES = ('0:x', '0:y', '1:z')
+FAR = datetime(2199, 1, 1, tzinfo=UTC)
+
+
+Timeout = Literal['none', 'far', 'past']
+SECONDS: dict[Timeout, float | None] = {'none': None, 'far': 1000.0, 'past': -1.0}
+
+
+@dataclass
+class Asked:
+    """What the model knows of one request."""
+
+    timeout: Timeout
+    status: str = 'open'
+    answer: int | None = None
+    error: str | None = None
+    closed: bool = False
 
 
 @dataclass
@@ -73,6 +93,19 @@ class Known:
     error: dict[str, Any] | None = None
     parent: tuple[str, int] | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    answered: int = 0
+    wake: Timeout = 'none'
+    requests: dict[str, Asked] = field(default_factory=dict)
+
+    @property
+    def due(self) -> bool:
+        return self.status == 'paused' and self.wake == 'past'
+
+    def close(self, request_id: str) -> None:
+        request = self.requests.get(request_id)
+        if request is not None and not request.closed:
+            request.closed = True
+            request.status = 'closed' if request.status == 'open' else request.status
 
     @property
     def seq(self) -> int:
@@ -162,7 +195,9 @@ class Histories(RuleBasedStateMachine):
     )
     def create(self, run_id: str, owner: str | None, retried: bool) -> Any:
         labels = {'owner': owner or 'nobody'}
-        new = NewRun(run_id=run_id, labels=labels, owner=owner, ttl=LEASE, nonce=new_nonce())
+        new = NewRun(
+            run_id=run_id, graph='g', labels=labels, owner=owner, ttl=LEASE, nonce=new_nonce()
+        )
         draft = Draft(seq=0, kind='full', event='start', data=START)
         if run_id in self.runs:
             self.raises(RunExistsError, self.store.create(new, draft))
@@ -221,7 +256,7 @@ class Histories(RuleBasedStateMachine):
         if known.status == 'running' and known.alive and names_epoch != 0:
             self.raises(RunBusyError, self.store._claim(request))
             return multiple()
-        if known.status != 'running' and known.status not in allow:
+        if known.status != 'running' and known.status not in allow and not known.due:
             self.raises(RunStatusError, self.store._claim(request))
             return multiple()
         claimed = self.do(self.store._claim(request))
@@ -231,6 +266,7 @@ class Histories(RuleBasedStateMachine):
             assert again.snapshots == claimed.snapshots
         known.epoch += 1
         known.status, known.owner, known.alive = 'running', owner, True
+        known.wake = 'none'
         known.nonce = request.nonce
         assert claimed.claim == Claim(run_id=run_id, owner=owner, epoch=known.epoch)
         kept = range(known.full_seq, known.seq + 1) if names_seq is None else ()
@@ -243,8 +279,11 @@ class Histories(RuleBasedStateMachine):
         full=st.booleans(),
         value=st.text(max_size=3),
         lost=st.sampled_from(['nothing', 'nothing', 'request', 'reply']),
+        data=st.data(),
     )
-    def step(self, held: Held, status: Status, full: bool, value: str, lost: str) -> None:
+    def step(
+        self, held: Held, status: Status, full: bool, value: str, lost: str, data: st.DataObject
+    ) -> None:
         """Somebody writes who believes to hold the run, whether he does or not."""
         text, delta = stepped(held.text, value)
         error = {'type': 'ValueError', 'message': value} if status == 'failed' else None
@@ -261,6 +300,7 @@ class Histories(RuleBasedStateMachine):
             ttl=LEASE,
             nonce=new_nonce(),
             history=self.history,
+            **self.asking(held, data),
         )
         held.sent.append(commit)
         if lost == 'request':
@@ -282,6 +322,36 @@ class Histories(RuleBasedStateMachine):
         if lost == 'nothing':
             held.seq, held.text = held.seq + 1, text
 
+    def asking(self, held: Held, data: st.DataObject) -> dict[str, Any]:
+        """What a commit asks and closes, and how many answers its worker has seen."""
+        known = self.runs.get(held.claim.run_id)
+        there = {} if known is None else known.requests
+        asks: list[NewRequest] = []
+        for name in data.draw(st.sets(st.sampled_from(NAMES), max_size=2)):
+            timeout: Timeout = data.draw(st.sampled_from(list(SECONDS)))
+            again = name in there and not there[name].closed and data.draw(st.booleans())
+            asks.append(
+                NewRequest(
+                    request_id=name,
+                    task='0',
+                    node='n',
+                    name=name,
+                    prompt=None,
+                    payload=b'[1]',
+                    schema=b'true',
+                    timeout=SECONDS[timeout],
+                    error='no' if again else None,
+                )
+            )
+        closes = data.draw(st.sets(st.sampled_from(NAMES), max_size=2))
+        seen = 0 if known is None else known.answered - data.draw(st.sampled_from([0, 0, 1]))
+        return {
+            'asks': tuple(asks),
+            'closes': tuple(closes - {new.request_id for new in asks}),
+            'answered': max(seen, 0),
+            'wake_at': data.draw(st.sampled_from([None, FAR])),
+        }
+
     def written(self, known: Known, commit: Commit, text: bytes) -> None:
         known.texts.append(text)
         known.fulls.append(commit.draft.kind == 'full')
@@ -291,6 +361,22 @@ class Histories(RuleBasedStateMachine):
         known.owner = commit.claim.owner if known.alive else None
         if commit.history == 'latest' and commit.draft.kind == 'full':
             known.first = known.seq
+        wakes: set[Timeout] = set() if commit.wake_at is None else {'far'}
+        for new in commit.asks:
+            timeout = next(t for t, seconds in SECONDS.items() if seconds == new.timeout)
+            request = known.requests.get(new.request_id)
+            if request is None:
+                known.requests[new.request_id] = Asked(timeout, error=new.error)
+                wakes.add(timeout)
+            elif new.error is not None:
+                request.status, request.answer, request.error = 'open', None, new.error
+        for request_id in commit.closes:
+            known.close(request_id)
+        if commit.status == 'paused':
+            if known.answered > commit.answered:
+                known.status = 'ready'
+            else:
+                known.wake = 'past' if 'past' in wakes else 'far' if 'far' in wakes else 'none'
 
     @rule(held=held, data=st.data())
     def step_again(self, held: Held, data: st.DataObject) -> None:
@@ -321,6 +407,44 @@ class Histories(RuleBasedStateMachine):
             document.apply(commit.draft.data)
         self.written(known, commit, document.to_json())
         held.seq, held.text = known.seq, known.texts[-1]
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    @rule(
+        run_id=st.sampled_from(RUN_IDS),
+        request_id=st.sampled_from(NAMES),
+        answer=st.sampled_from([1, 2]),
+    )
+    def answer(self, run_id: str, request_id: str, answer: int) -> None:
+        known = self.runs.get(run_id)
+        call = self.store.answer(run_id, request_id, answer)
+        if known is None:
+            self.raises(RunNotFoundError, call)
+            return
+        request = known.requests.get(request_id)
+        if request is None:
+            self.raises(RequestNotFoundError, call)
+            return
+        if request.status == 'open' and request.timeout == 'past':
+            request.status = 'expired'
+        if request.status in ('closed', 'expired') or request.answer not in (None, answer):
+            self.raises(RequestClosedError, call)
+            return
+        given = self.do(call)
+        assert (given.status, given.answer) == ('answered', answer)
+        if request.status == 'open':
+            request.status, request.answer = 'answered', answer
+            known.answered += 1
+            if known.status == 'paused':
+                known.status, known.wake = 'ready', 'none'
+
+    @rule(run_id=st.sampled_from(RUN_IDS))
+    def expire_requests(self, run_id: str) -> None:
+        self.do(self.store.expire(run_id))
+        known = self.runs.get(run_id)
+        for request in () if known is None else known.requests.values():
+            if request.status == 'open' and request.timeout == 'past':
+                request.status = 'expired'
 
     # --- leases ----------------------------------------------------------------------------------
 
@@ -365,6 +489,9 @@ class Histories(RuleBasedStateMachine):
             run = self.do(self.store.cancel(run_id))
             if known.status != 'cancelled':
                 known.epoch += 1
+                known.wake = 'none'
+                for request_id in known.requests:
+                    known.close(request_id)
             known.status, known.owner, known.alive = 'cancelled', None, False
             assert run.status == 'cancelled'
 
@@ -439,6 +566,37 @@ class Histories(RuleBasedStateMachine):
             assert run.created_at <= run.updated_at
             document = await self.store.document(run_id)
             assert document.to_json() == known.texts[-1]
+            assert (run.answered, run.due) == (known.answered, known.due)
+            assert (run.wake_at is None) == (known.wake == 'none')
+            requests = {
+                r.request_id: r for r in await self.store.requests(run_id=run_id, status=())
+            }
+            assert requests.keys() == known.requests.keys()
+            for request_id, asked in known.requests.items():
+                request = requests[request_id]
+                assert (request.status, request.answer) == (asked.status, asked.answer)
+                assert request.error == asked.error
+                assert (request.closed_at is not None) == asked.closed
+                assert (request.deadline is None) == (asked.timeout == 'none')
+        await self.compare_lists()
+
+    async def compare_lists(self) -> None:
+        """What is found over all runs."""
+        opened = {(r.run_id, r.request_id) for r in await self.store.requests(limit=1000)}
+        assert opened == {
+            (run_id, request_id)
+            for run_id, known in self.runs.items()
+            for request_id, request in known.requests.items()
+            if request.status == 'open'
+        }
+        free = await self.store.candidates(['g'], limit=1000)
+        assert {run.run_id for run in free} == {
+            run_id
+            for run_id, known in self.runs.items()
+            if known.status == 'ready'
+            or known.due
+            or (known.status == 'running' and not known.alive)
+        }
 
     async def compare_all(self) -> None:
         """Every snapshot of every run: once, at the end."""

@@ -162,8 +162,13 @@ def check_on_pause(on_pause: object) -> None:
         raise ValueError(f"on_pause must be 'raise' or 'wait', got {on_pause!r}")
 
 
-async def wait_while_paused(store: Store, run_id: str) -> None:
+async def wait_while_paused(store: Store, run_id: str, *, has_run: bool = False) -> None:
     """Wait while a run is paused, or while somebody else who may be alive is running it.
+
+    Args:
+        store: Where the run is.
+        run_id: The run.
+        has_run: Whether it has run here: one that has failed since did so elsewhere.
 
     Raises:
         RunNotFoundError: It was deleted.
@@ -179,7 +184,7 @@ async def wait_while_paused(store: Store, run_id: str) -> None:
                 # Who waits for days outlives an outage.
                 logger.warning('cannot look whether run %r was answered: %s', run_id, e)
             else:
-                if looks and run.status == 'failed':
+                if (looks or has_run) and run.status == 'failed':
                     raise not_claimable(run)
                 if run.due or (run.status != 'paused' and not _elsewhere(run)):
                     return

@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from typing import Any, Generic, Literal, Self, cast
 
 from pydantic_graph._utils import infer_obj_name, logfire_span
@@ -99,15 +105,19 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         """
         self._infer_name(infer_name)
         check_on_pause(on_pause)
-        async with self.iter(
-            state=state,
-            deps=deps,
-            inputs=inputs,
-            persistence=persistence,
-            span=span,
-            infer_name=False,
-        ) as run:
-            return await run.finish(on_pause=on_pause)
+
+        def begin() -> AbstractAsyncContextManager[KeptRun[StateT, DepsT, OutputT]]:
+            return self.iter(
+                state=state,
+                deps=deps,
+                inputs=inputs,
+                persistence=persistence,
+                span=span,
+                infer_name=False,
+            )
+
+        goes_on = persistence is not None and getattr(persistence, 'if_exists', '') == 'resume'
+        return await self._finish(begin, persistence if goes_on else None, on_pause)
 
     async def start(
         self,
@@ -240,10 +250,33 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         self._infer_name(infer_name)
         check_on_pause(on_pause)
         check_handle(persistence)
-        if on_pause == 'wait':
-            await wait_while_paused(persistence.store, persistence.run_id)
-        async with self.iter_resumed(persistence, deps=deps, span=span, infer_name=False) as run:
-            return await run.finish(on_pause=on_pause)
+
+        def begin() -> AbstractAsyncContextManager[KeptRun[StateT, DepsT, OutputT]]:
+            return self.iter_resumed(persistence, deps=deps, span=span, infer_name=False)
+
+        return await self._finish(begin, persistence, on_pause)
+
+    async def _finish(
+        self,
+        begin: Callable[[], AbstractAsyncContextManager[KeptRun[StateT, DepsT, OutputT]]],
+        handle: Handle | None,
+        on_pause: OnPause,
+    ) -> OutputT:
+        """Run to the end. With `wait`, the run of `handle` is waited for where it is paused, or is
+        running elsewhere.
+        """
+        while True:
+            if on_pause == 'wait' and handle is not None:
+                with suppress(RunNotFoundError):
+                    await wait_while_paused(handle.store, handle.run_id)
+            begun = False
+            try:
+                async with begin() as run:
+                    begun = True
+                    return await run.finish(on_pause=on_pause)
+            except (RunPausedError, RunBusyError):
+                if on_pause == 'raise' or begun:
+                    raise
 
     @asynccontextmanager
     async def iter_resumed(
@@ -428,8 +461,8 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
             try:
                 await self._execution.advance()
             except RunPausedError:
-                if on_pause == 'raise':
-                    raise
+                if on_pause == 'raise' or not self._execution.paused:
+                    raise  # of a step, one that is not paused: another run's
                 await self._wait()
         return self._execution.output
 
@@ -437,7 +470,7 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
         """Wait until the run can go on, here or wherever it has gone on meanwhile."""
         watched, store = self._execution.watched, self._handle.store
         while True:
-            await wait_while_paused(store, self._handle.run_id)
+            await wait_while_paused(store, self._handle.run_id, has_run=True)
             try:
                 execution = await load(
                     self._plan,

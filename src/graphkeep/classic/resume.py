@@ -8,7 +8,14 @@ from typing import Any
 from pydantic_graph import BaseNode
 from pydantic_graph.graph import Graph, GraphRunResult
 
-from ..errors import RunExistsError, RunMovedError, RunNotFoundError, RunPausedError, RunStatusError
+from ..errors import (
+    RunBusyError,
+    RunExistsError,
+    RunMovedError,
+    RunNotFoundError,
+    RunPausedError,
+    RunStatusError,
+)
 from ..pausing import Leaving
 from ..store import not_claimable
 from ..waits import OnPause, wait_while_paused
@@ -38,11 +45,16 @@ async def resume(
             # may be running it now, or a dead one, whose last commit has only just arrived.
             if overtaken.run_id != persistence.run_id or persistence.has_run:
                 raise
+        except RunBusyError as busy:
+            ours = busy.run_id == persistence.run_id and not persistence.has_run
+            if on_pause == 'raise' or not ours:
+                raise
+            await wait_while_paused(persistence.store, persistence.run_id)
         except RunPausedError as paused:
             if paused.run_id != persistence.run_id:
                 raise
             if on_pause == 'wait':
-                await wait_while_paused(persistence.store, persistence.run_id)
+                await wait_while_paused(persistence.store, persistence.run_id, has_run=True)
             elif paused.requests or (await persistence.store.run(paused.run_id)).status == 'paused':
                 raise
 
