@@ -62,6 +62,7 @@ FAR = datetime(2199, 1, 1, tzinfo=UTC)
 
 Timeout = Literal['none', 'far', 'past']
 SECONDS: dict[Timeout, float | None] = {'none': None, 'far': 1000.0, 'past': -1.0}
+TIMEOUTS: dict[float | None, Timeout] = {seconds: name for name, seconds in SECONDS.items()}
 
 
 @dataclass
@@ -363,7 +364,7 @@ class Histories(RuleBasedStateMachine):
             known.first = known.seq
         wakes: set[Timeout] = set() if commit.wake_at is None else {'far'}
         for new in commit.asks:
-            timeout = next(t for t, seconds in SECONDS.items() if seconds == new.timeout)
+            timeout = TIMEOUTS[new.timeout]
             request = known.requests.get(new.request_id)
             if request is None:
                 known.requests[new.request_id] = Asked(timeout, error=new.error)
