@@ -14,12 +14,13 @@ PYTEST_ARGS ?=
 # What needs pydantic_graph.persistence is skipped in v2 by the tests themselves.
 CODE := src tests $(wildcard examples benchmarks scripts)
 
-.PHONY: help demo demo-research test smoke test-v1 test-v2 lint format types bench docs lock dist wheel clean env
+.PHONY: help demo demo-research demo-approvals test smoke test-v1 test-v2 lint format types bench docs lock dist wheel clean env
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    the example: a run is killed and resumed (STORE=postgresql://… or redis://…)'
 	@echo 'make demo-research   the other example: a map is killed and goes on, with pydantic-graph 2.x (STORE=…)'
+	@echo 'make demo-approvals   refunds that people approve, their worker killed at every bad moment (STORE=…)'
 	@echo 'make test    lint, types, and all tests with pydantic-graph 1.x and 2.x (PY=3.12 for another Python)'
 	@echo 'make smoke   the quick tests, both environments'
 	@echo 'make lint | format | types | test-v1 | test-v2 | bench | docs | wheel | lock | clean'
@@ -41,6 +42,9 @@ demo: $(V1)/.ready
 
 demo-research: $(V2)/.ready
 	STORE='$(STORE)' $(V2)/bin/python examples/research/demo.py
+
+demo-approvals: $(V2)/.ready
+	STORE='$(STORE)' $(V2)/bin/python examples/approvals/demo.py
 
 test: lint types test-v1 test-v2
 

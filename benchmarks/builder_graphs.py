@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from time import perf_counter
+from datetime import timedelta
+from time import monotonic, perf_counter
 from typing import Annotated, Any
 
 from pydantic_graph import GraphBuilder, StepContext, reduce_list_append
 from pydantic_graph.graph_builder import Graph
 
-from graphkeep import merge
+from graphkeep import merge, wait_for
 
-__all__ = ('Big', 'Moments', 'Ticks', 'big_map', 'chain', 'sleeping_map', 'ticking', 'wide_map')
+__all__ = (
+    'APPROVED',
+    'Approval',
+    'Big',
+    'Moments',
+    'Ticks',
+    'approval',
+    'asking',
+    'big_map',
+    'chain',
+    'sleeping_map',
+    'ticking',
+    'wide_map',
+)
 
 Moments = list[float]
 """When each step began: a graph's deps."""
@@ -42,14 +56,59 @@ def ticking(*, stop_at: int | None = None) -> Graph[Ticks, Moments, int, int]:
         ctx.state.count += 1
         return ctx.inputs - 1
 
+    _loop(g, tick)
+    return g.build()
+
+
+@dataclass
+class Approval:
+    """What a person is asked for."""
+
+    approved: bool
+    comment: str = ''
+
+
+APPROVED = {'approved': True, 'comment': 'as agreed on the phone'}
+
+
+async def approval(number: int) -> Approval:
+    """Ask for one, as a step does. Every other request has a deadline, a week from now."""
+    return await wait_for(
+        Approval,
+        'manager',
+        prompt=f'May order {number} be refunded?',
+        payload={'order': number, 'customer': 'ACME Ltd.', 'amount': '129.90', 'currency': 'EUR'},
+        timeout=timedelta(days=7) if number % 2 else None,
+    )
+
+
+def asking() -> Graph[Ticks, Moments, int, int]:
+    """As `ticking`, but its last step asks a person, and notes when it has been answered."""
+    g = GraphBuilder(
+        name='asking', state_type=Ticks, deps_type=list[float], input_type=int, output_type=int
+    )
+
+    @g.step
+    async def tick(ctx: StepContext[Ticks, Moments, int]) -> int:
+        if ctx.inputs == 1:
+            await approval(ctx.state.count)
+            # The same clock for all processes of a machine.
+            ctx.deps.append(monotonic())
+        ctx.state.count += 1
+        return ctx.inputs - 1
+
+    _loop(g, tick)
+    return g.build()
+
+
+def _loop(g: Any, step: Any) -> None:
     again = g.match(int, matches=lambda left: left > 0)
     g.add(
-        g.edge_from(g.start_node).to(tick),
-        g.edge_from(tick).to(
-            g.decision(node_id='more').branch(again.to(tick)).branch(g.match(int).to(g.end_node))
+        g.edge_from(g.start_node).to(step),
+        g.edge_from(step).to(
+            g.decision(node_id='more').branch(again.to(step)).branch(g.match(int).to(g.end_node))
         ),
     )
-    return g.build()
 
 
 def chain(length: int) -> Graph[Ticks, None, int, int]:

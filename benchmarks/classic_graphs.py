@@ -20,8 +20,10 @@ from pydantic_graph import BaseNode, End, GraphRunContext
 from pydantic_graph.graph import Graph
 
 import graphkeep
+from benchmarks.builder_graphs import approval
 
 __all__ = (
+    'Ask',
     'Chat',
     'Counter',
     'Kept',
@@ -33,6 +35,7 @@ __all__ = (
     'Talk',
     'Tick',
     'Write',
+    'askers',
     'chats',
     'conversation',
     'counters',
@@ -106,6 +109,22 @@ class Tick(BaseNode[Counter, Moments, int]):
 
 
 counters = Graph[Counter, Moments, int](nodes=(Tick,), name='counters')
+
+
+@dataclass
+class Ask(BaseNode[Counter, Moments, int]):
+    """Counts; the last one asks a person before."""
+
+    left: int
+
+    async def run(self, ctx: GraphRunContext[Counter, Moments]) -> Ask | End[int]:
+        if self.left == 1:
+            await approval(ctx.state.count)
+        ctx.state.count += 1
+        return Ask(self.left - 1) if self.left > 1 else End(ctx.state.count)
+
+
+askers = Graph[Counter, Moments, int](nodes=(Ask,), name='askers')
 
 
 # --- a growing state ------------------------------------------------------------------------------

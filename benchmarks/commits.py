@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from time import perf_counter
 
 from graphkeep import Store
 from graphkeep import owner as owners
-from graphkeep.runs import Claim, Commit, Draft, NewRun
+from graphkeep.requests import NewRequest
+from graphkeep.runs import Claim, Commit, Draft, NewRun, Status
 from graphkeep.store import new_nonce
 
-__all__ = ('Committer',)
+__all__ = ('Committer', 'pausing')
 
 _DOCUMENT = (
     b'{"format":1,"state":{},"tasks":{},"joins":{},"next":{"task":1,"fork":1}}'  # is never read
@@ -37,14 +39,15 @@ class Committer:
         """Make commits, and give how long each took."""
         taken: list[float] = []
         for _ in range(count):
-            commit = self._next()
+            commit = self.next()
             started = perf_counter()
             ending = await self._store.append(commit)
             taken.append(perf_counter() - started)
             ending.unwrap()
         return taken
 
-    def _next(self) -> Commit:
+    def next(self, *, status: Status = 'running', asks: tuple[NewRequest, ...] = ()) -> Commit:
+        """The next commit, not written yet."""
         self._seq += 1
         draft = Draft(
             seq=self._seq,
@@ -56,4 +59,40 @@ class Committer:
             started_at=datetime.now(tz=UTC),
             duration=0.001,
         )
-        return Commit(claim=self._claim, draft=draft, status='running', ttl=3600, nonce=new_nonce())
+        return Commit(
+            claim=self._claim,
+            draft=draft,
+            status=status,
+            ttl=3600,
+            nonce=new_nonce(),
+            asks=asks,
+        )
+
+
+async def pausing(store: Store, run_ids: Iterable[str], payload: bytes) -> list[float]:
+    """Create runs, have a commit of each ask and pause, and give how long each of these took."""
+    taken: list[float] = []
+    for run_id in run_ids:
+        committer = await Committer.start(store, run_id, payload)
+        commit = committer.next(status='paused', asks=(_ASKED,))
+        started = perf_counter()
+        ending = await store.append(commit)
+        taken.append(perf_counter() - started)
+        ending.unwrap()
+    return taken
+
+
+_ASKED = NewRequest(
+    request_id='1:manager',
+    task='1',
+    node='Tick',
+    name='manager',
+    prompt='May order 7 be refunded?',
+    payload=b'{"order":7,"customer":"ACME Ltd.","amount":"129.90","currency":"EUR"}',
+    schema=(
+        b'{"properties":{"approved":{"title":"Approved","type":"boolean"},"comment":{"default":"",'
+        b'"title":"Comment","type":"string"}},"required":["approved"],"title":"Approval",'
+        b'"type":"object"}'
+    ),
+    timeout=604_800.0,
+)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +20,10 @@ __all__ = (
     'rows_of',
     'sqlite_path',
     'transactions_of',
+    'writes_of',
 )
+
+_WRITING = ('answer', 'append', 'ask', 'cancel', 'claim', 'create', 'expire', 'release', 'renew')
 
 Rows = list[tuple[object, ...]]
 
@@ -42,6 +45,33 @@ def transactions_of(bench: Bench, name: str, url: str) -> Callable[[], int]:
         sql = 'SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint'
         return lambda: int(server.fetch(sql)[0][0])
     return lambda: _scripts(bench)
+
+
+@contextmanager
+def writes_of(bench: Bench, name: str, url: str) -> Generator[Callable[[], int]]:
+    """As `transactions_of`, but of Redis only the scripts that write."""
+    if name != 'redis':
+        yield transactions_of(bench, name, url)
+        return
+    from graphkeep.stores.redis_client import script
+
+    server = bench.redis
+    assert server is not None
+    writing = {script(name).sha for name in _WRITING}
+
+    def count() -> int:
+        commands = [entry[3] for entry in server.command('SLOWLOG', 'GET', -1)]
+        return sum(len(command) > 1 and command[1] in writing for command in commands)
+
+    slow = 'slowlog-log-slower-than'
+    before = server.setting(slow), server.setting('slowlog-max-len')
+    # The server says there which scripts it ran, if every one of them counts as slow.
+    server.command('CONFIG', 'SET', slow, 0, 'slowlog-max-len', 100_000)
+    server.command('SLOWLOG', 'RESET')
+    try:
+        yield count
+    finally:
+        server.command('CONFIG', 'SET', slow, before[0], 'slowlog-max-len', before[1])
 
 
 def _wal_commits(wal: bytes) -> int:

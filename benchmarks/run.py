@@ -40,8 +40,9 @@ TOPICS = {
     'concurrent': '64 runs in one process',
     'memory': 'Memory above the state itself',
     'builder': 'GraphBuilder graphs',
+    'pauses': 'Runs that wait for a person',
 }
-BOTH_MAJORS = frozenset({'transactions', 'builder'})
+BOTH_MAJORS = frozenset({'transactions', 'builder', 'pauses'})
 PACKAGES = ('graphkeep', 'pydantic-graph', 'pydantic', 'asyncpg', 'redis', 'langgraph')
 
 

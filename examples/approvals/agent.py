@@ -47,6 +47,6 @@ async def refund(ctx: RunContext[Case], cents: int) -> Receipt:
     async def pay() -> Receipt:
         return await provider.refund(key=key, order=order.id, cents=cents)
 
-    # Kept as soon as it is known, so that an attempt after a crash does not even ask. A tool that may
-    # be called for several things has the id of the call in both: f'refund:{ctx.tool_call_id}'.
+    # Kept as soon as it is known, so that an attempt after a crash does not even ask. A tool that
+    # may be called for several things has the id of the call in both: ctx.tool_call_id.
     return await graphkeep.once('refund', pay)

@@ -46,7 +46,7 @@ class Act:
     answers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """To the request about an order. No process of the refunds lives then."""
     stall: str | None = None
-    """Where the worker hangs, and is killed; without one it is killed when nothing is left to do."""
+    """Where the worker hangs and is killed; without one it is killed when nothing can go on."""
     means: str
 
 

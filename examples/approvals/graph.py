@@ -20,7 +20,7 @@ from pydantic_graph import GraphBuilder, StepContext
 from shop import Order, euros
 
 import graphkeep
-from graphkeep.agents import PendingCall
+from graphkeep import agents
 
 __all__ = ('NAME', 'Claim', 'Desk', 'Outcome', 'RefundRequest', 'refunds')
 
@@ -85,11 +85,11 @@ async def settle(ctx: StepContext[None, Desk, Claim]) -> Outcome:
     claim, desk = ctx.inputs, ctx.deps
     desk.begins(f'settle {claim.order.id}')
 
-    def question(call: PendingCall) -> str:
+    def question(call: agents.PendingCall) -> str:
         cents = euros(call.args['cents'])
         return f'Refund {cents} of {euros(claim.order.cents)} to {claim.order.customer}?'
 
-    result = await graphkeep.agents.run(
+    result = await agents.run(
         agent,
         claim.model_dump_json(),
         deps=Case(order=claim.order, provider=desk.provider, limit=desk.limit),

@@ -51,7 +51,7 @@ class Provider:
         self._wait = wait
 
     async def refund(self, *, key: str, order: str, cents: int) -> Receipt:
-        """Give money back. A key that came before moves none, and gives the receipt of that time."""
+        """Give money back. A key that came before moves none, and gives its receipt again."""
         await self._wait(f'pay {order}', 0.2)
         with closing(sqlite3.connect(self._ledger)) as db:
             db.executescript(_TABLES)

@@ -30,6 +30,7 @@ _DEAD = 5.0
 _FIRST_BACKOFF, _LAST_BACKOFF = 5.0, 300.0
 """Seconds for which a run is left alone that could not be continued and stays as it is: it does not
 fit the graph, say. They double."""
+_PAGE = 500
 _FETCH = 50
 """Most candidates beyond those that there is room for: of many workers, each takes others."""
 
@@ -79,7 +80,7 @@ class Worker:
                 f'Worker() needs the store of the runs, open_store(…), got {store!r:.80}'
             )
         check_graphs(graphs, 'Worker')
-        if not poll > 0 or grace < 0:
+        if not poll > 0 or not grace >= 0:
             raise ValueError(f'poll must be above 0 and grace not below, got {poll} and {grace}')
         self._store = store
         self._graphs = dict(graphs)
@@ -93,6 +94,7 @@ class Worker:
         self._looked_for_dead = 0.0
         self._stops = 0
         self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._background: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -100,6 +102,7 @@ class Worker:
         cancel these steps at once.
         """
         self._stops += 1
+        self._stopping.set()
         self._wake.set()
 
     async def run(self, *, signals: bool = True) -> None:
@@ -142,12 +145,24 @@ class Worker:
                 more = False
                 if len(self._running) < self._most:
                     try:
-                        more = await self._take()
+                        more = await self._look()
                     except StoreUnavailableError as e:
                         logger.warning('cannot look for runs just now: %s', e)
                 if more and len(self._running) < self._most:
                     continue
                 await self._pause(heard)
+
+    async def _look(self) -> bool:
+        """As `_take`, but for as long as nobody calls `stop`: the database may not answer."""
+        look = asyncio.ensure_future(self._take())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((look, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            look.cancel()
+            await asyncio.wait((look, stopping))
+        return False if look.cancelled() else look.result()
 
     async def _take(self) -> bool:
         """Go on with what there is room for; gives whether there is more."""
@@ -168,10 +183,20 @@ class Worker:
         return len(chosen) > room
 
     async def _dead(self) -> list[Run]:
-        """Runs whose process is known to be dead before their lease has passed."""
+        """Runs that were left before their lease has passed: by a process that is known to be dead,
+        or by this one, while it could not reach the database.
+        """
         found: list[Run] = []
         for name in self._graphs:
-            found += await self._store.interrupted(graph=name, limit=self._most)
+            after: Run | None = None
+            while len(found) < self._most:
+                page = await self._store.runs(
+                    graph=name, status='running', after=after, limit=_PAGE
+                )
+                found += [run for run in page if run.run_id not in self._running and is_left(run)]
+                if len(page) < _PAGE:
+                    break
+                after = page[-1]
         return found
 
     def _is_free(self, run: Run) -> bool:

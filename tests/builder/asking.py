@@ -375,14 +375,18 @@ class AskingRig:
                     deps=self.deps,
                     persistence=store.persistence(self.run_id, if_exists='resume'),
                 )
-            except RunPausedError as paused:
-                assert paused.run_id == self.run_id
-                assert 'half' not in state.ends
-                self.pauses += 1
-                if self.case.expires:
-                    await asyncio.sleep(0.002)
-                else:
-                    await self.people(store, self.keeper, paused.requests)
+            except RunPausedError as error:
+                paused = error
+            self._check_pause(paused, state)
+            if self.case.expires:
+                await asyncio.sleep(0.002)
+            else:
+                await self.people(store, self.keeper, paused.requests)
+
+    def _check_pause(self, paused: RunPausedError, state: Book) -> None:
+        assert paused.run_id == self.run_id
+        assert 'half' not in state.ends
+        self.pauses += 1
 
     async def check(self, output: Any) -> None:
         """Every request was made once, and its answer used once; no committed step ran again."""

@@ -55,7 +55,8 @@ from .redis_keys import (
     whole_micros,
 )
 from .redis_opening import agree, check_client, connect, link_to, take_options, warn
-from .redis_requests import answered, find_requests, id_of
+from .redis_requests import answered, find_requests
+from .redis_waiting import id_of
 from .redis_watch import watch
 
 __all__ = ('RedisStore',)
@@ -211,9 +212,10 @@ class RedisStore(Store):
         for name, value in fields.items():
             if value is not None:
                 pairs += (name, value.encode() if isinstance(value, str) else value)
-        where = (keys.run, keys.log, keys.requests, keys.created, keys.having(status))
+        where = (keys.run, keys.log, keys.requests, keys.open, keys.listed)
+        indexes = (keys.created, keys.having(status))
         args = (keys.run_id, run.nonce, lease, meta_of(draft), draft.data, *pairs)
-        what, found = await self._call('create', where, *args)
+        what, found = await self._call('create', (*where, *indexes), *args)
         if what == b'exists':
             raise RunExistsError(run_id=run.run_id, status=found.decode() or None)
         return _header(run.run_id, found)
@@ -317,9 +319,9 @@ class RedisStore(Store):
 
     async def _cancel(self, run_id: str) -> Run:
         keys = self._keys(run_id)
-        where = (keys.run, keys.requests, keys.open, keys.wake, keys.having('cancelled'))
-        others = map(keys.having, _OTHERS)
-        reply = await self._call('cancel', (*where, *others), keys.run_id, *_OTHERS)
+        where = (keys.run, keys.requests, keys.open, keys.listed, keys.wake)
+        indexes = map(keys.having, ('cancelled', *_OTHERS))
+        reply = await self._call('cancel', (*where, *indexes), keys.run_id, *_OTHERS)
         if reply is None:
             raise RunNotFoundError(run_id=run_id)
         run = _header(run_id, reply[1])
@@ -329,7 +331,7 @@ class RedisStore(Store):
 
     async def _delete(self, run_id: str, force: bool) -> None:
         keys = self._keys(run_id)
-        where = (keys.run, keys.log, keys.requests, keys.open)
+        where = (keys.run, keys.log, keys.requests, keys.open, keys.listed)
         indexes = (keys.wake, keys.created, *map(keys.having, STATUSES))
         what = 'force' if force else ''
         reply = await self._call('delete', (*where, *indexes), keys.run_id, what)
@@ -343,7 +345,7 @@ class RedisStore(Store):
         self, run_id: str, request_id: str, answer: bytes, by: str | None
     ) -> Request | None:
         keys = self._keys(run_id)
-        where = (keys.run, keys.requests, keys.open, keys.wake, keys.answers)
+        where = (keys.run, keys.requests, keys.open, keys.listed, keys.wake, keys.answers)
         indexes = (keys.having('paused'), keys.having('ready'))
         args = (keys.run_id, id_of(request_id), answer, (by or '').encode())
         reply = await self._call('answer', (*where, *indexes), *args)
@@ -351,7 +353,7 @@ class RedisStore(Store):
 
     async def _expire(self, run_id: str) -> None:
         keys = self._keys(run_id)
-        await self._call('expire', (keys.requests, keys.open), keys.run_id)
+        await self._call('expire', (keys.requests, keys.open, keys.listed), keys.run_id)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -38,25 +38,37 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     'cancel': ('clock', 'header', 'index', 'request'),
     'candidates': ('clock', 'header'),
     'claim': ('clock', 'header', 'index', 'log'),
-    'create': ('clock', 'header', 'index'),
+    'create': ('clock', 'header', 'index', 'request'),
     'delete': ('clock', 'header', 'index', 'request'),
     'expire': ('clock', 'index', 'request'),
     'history': ('log',),
     'latest': (),
+    'listed': ('filter',),
     'listing': ('clock',),
     'match': ('clock', 'header'),
     'one': ('clock', 'header'),
     'read': ('clock', 'header', 'log'),
     'release': ('clock', 'index'),
     'renew': ('clock',),
-    'requests': ('clock', 'request', 'shown'),
+    'requests': ('clock', 'request', 'filter', 'shown'),
     'setup': (),
     'upgrade': (),
     'waiting': (),
 }
 """Every script, and the parts that go before it."""
 _READING = frozenset(
-    {'candidates', 'history', 'latest', 'listing', 'match', 'one', 'read', 'requests', 'waiting'}
+    {
+        'candidates',
+        'history',
+        'latest',
+        'listed',
+        'listing',
+        'match',
+        'one',
+        'read',
+        'requests',
+        'waiting',
+    }
 )
 _AT_ONCE = 64
 """Most commands of one store at a time: below what the pools of a client hold."""

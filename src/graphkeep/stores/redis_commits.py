@@ -11,7 +11,8 @@ from ..runs import Commit
 from .redis_client import Call
 from .redis_errors import meaning
 from .redis_keys import STATUSES, Layout, RunKeys, json_of, meta_of, micros, whole_micros
-from .redis_requests import asked_of, id_of
+from .redis_requests import asked_of
+from .redis_waiting import id_of
 
 __all__ = ('calls_for', 'error_of', 'script_for')
 
@@ -60,7 +61,7 @@ def _call(keys: Sequence[RunKeys], commits: Sequence[Commit]) -> Call:
         where += (keys[0].having(status) for status in STATUSES)
         args[1] = ' '.join(STATUSES)
     if script_for(commits) == 'ask':
-        where += (keys[0].open, keys[0].wake)
+        where += (keys[0].open, keys[0].listed, keys[0].wake)
         for position, (of_run, commit) in enumerate(zip(keys, commits, strict=True), 1):
             if not commit.plain:
                 where.append(of_run.requests)

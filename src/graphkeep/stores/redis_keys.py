@@ -8,6 +8,7 @@
 {graphkeep:3}:created       zset    every run of the bucket, by its time of creation
 {graphkeep:3}:status:ready  zset    the same for the runs with that status
 {graphkeep:3}:open          zset    the open requests of the bucket, by the time of asking
+{graphkeep:3}:listed        hash    what a list shows of each of these
 {graphkeep:3}:wake          zset    the paused runs of the bucket, by their first deadline
 {graphkeep:3}:answers       stream  which runs of the bucket were answered: field run
 ```
@@ -90,6 +91,11 @@ class RunKeys(NamedTuple):
     def open(self) -> bytes:
         """The index of the open requests of the bucket."""
         return self.tag + b':open'
+
+    @property
+    def listed(self) -> bytes:
+        """What a list shows of the open requests of the bucket."""
+        return self.tag + b':listed'
 
     @property
     def wake(self) -> bytes:

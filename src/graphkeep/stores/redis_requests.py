@@ -1,16 +1,14 @@
 """Requests in Redis: what is written of them, and how they are found.
 
-Those that are open over all runs are found through an index, a stretch at a time, as `redis_find`
-finds runs. For any other status all runs are gone through.
+Those that are open over all runs are found without a look at the runs: `redis_waiting` has how. For
+any other status all runs are gone through.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import json
 import logging
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
@@ -22,25 +20,26 @@ from .redis_client import Call, Link
 from .redis_errors import meaning
 from .redis_find import Index, newest
 from .redis_keys import Layout, RunKeys, json_of, micros, time_of
+from .redis_waiting import Place, Waiting, id_of
 
-__all__ = ('answered', 'asked_of', 'find_requests', 'id_of')
+__all__ = ('answered', 'asked_of', 'find_requests')
 
 logger = logging.getLogger('graphkeep')
 
 _STRETCH = 500
 """Most requests, or runs, that the server looks at in one go."""
+_OPEN_STRETCH = 1_000
+"""The same of open requests, which take it less time."""
 _REPLY_BYTES = 16_000_000
 """Bytes of a reply after which the server gives no more than the ids of requests."""
 _STATUSES = frozenset(get_args(RequestStatus))
 
-_Place = tuple[int, str, str]
-"""Where a request stands in the order: when it was asked, its run, its id."""
 _Wanted = dict[str, list[str] | None]
 """Requests of runs; `None` for all of a run."""
 
 
 class _Found(NamedTuple):
-    place: _Place
+    place: Place
     request: Request | None
     """`None` where its parts have to be asked for."""
 
@@ -51,11 +50,6 @@ class _Found(NamedTuple):
 def asked_of(new: NewRequest) -> str:
     """What stays the same of a request, but for payload and schema. The name is the first."""
     return json_of([new.name, new.node, new.task, new.prompt])
-
-
-def id_of(request_id: str) -> bytes:
-    """A request id as it is stored. It may be any string: nobody has checked what is asked for."""
-    return request_id.encode('utf-8', 'surrogatepass')
 
 
 # --- finding -------------------------------------------------------------------------------------
@@ -82,31 +76,42 @@ async def _of_run(link: Link, layout: Layout, query: RequestQuery, run_id: str) 
 
 
 async def _open(link: Link, layout: Layout, query: RequestQuery) -> list[Request]:
-    others = (query.request_id, query.graph, query.name, query.created_before)
-    filtered = query.labels or any(value is not None for value in others)
-    # What no filter can turn away need not be fetched in stock.
-    stretch = _STRETCH if filtered or query.limit is None else min(_STRETCH, query.limit)
-    keys = layout.buckets_of('open')
-    page = min(stretch, 2 * stretch // len(keys) + 10)
-    after = None if query.after is None else (micros(query.after[0]), *query.after[1:])
-    indexes = [_Waiting(link, key, after=after, page=page) for key in keys]
+    filtered = query.labels or query.graph is not None or query.name is not None
+    if filtered or query.request_id is not None or query.unused or query.limit is None:
+        stretch = _OPEN_STRETCH
+    else:
+        # What no filter can turn away need not be fetched in stock.
+        stretch = min(_OPEN_STRETCH, query.limit)
+    waiting = Waiting(
+        link,
+        layout,
+        after=None if query.after is None else (micros(query.after[0]), *query.after[1:]),
+        before=query.created_before,
+        stretch=stretch,
+    )
+    asked, begins = _query_of(query) if filtered else ('', '')
     found: list[Request] = []
-    while query.limit is None or len(found) < query.limit:
-        await asyncio.gather(*(index.refill() for index in indexes))
-        places = _oldest(indexes, stretch)
-        if not places:
-            if all(index.empty for index in indexes):
-                break
-            continue
+    async for taken in waiting.stretches():
+        places = [p for p in taken if query.request_id in (None, p[1][2])]
+        texts = await waiting.texts(places, asked, begins)
+        there: dict[Place, Request] = {}
         wanted: _Wanted = {}
-        for _, run_id, request_id in places:
-            if query.request_id in (None, request_id):
-                ids = wanted.setdefault(run_id, [])
-                assert ids is not None
-                ids.append(request_id)
-        looked = await _look(link, layout, query, wanted)
-        more = await _whole(link, layout, query, _first(looked, query))
-        found += more if query.limit is None else more[: query.limit - len(found)]
+        for (_, place), text in zip(places, texts, strict=True):
+            if text == b'':
+                continue
+            request = None if text is None else _listed(place, text)
+            if request is None:
+                # Changed meanwhile, too long to be held twice, or lost: its run says.
+                _add(wanted, place)
+            elif not query.unused or request.closed_at is None:
+                there[place] = request
+        if wanted:
+            looked = await _look(link, layout, query, wanted)
+            for request in await _whole(link, layout, query, _first(looked, query)):
+                there[micros(request.created_at), request.run_id, request.request_id] = request
+        found += [there[place] for place in sorted(there)]
+        if query.limit is not None and len(found) >= query.limit:
+            return found[: query.limit]
     return found
 
 
@@ -178,16 +183,20 @@ async def _whole(
     rest = [f.place for f in found if f.request is None]
     while rest:
         wanted: _Wanted = {}
-        for _, run_id, request_id in rest[:_STRETCH]:
-            ids = wanted.setdefault(run_id, [])
-            assert ids is not None
-            ids.append(request_id)
+        for place in rest[:_STRETCH]:
+            _add(wanted, place)
         looked = await _look(link, layout, query, wanted, strict=strict)
         there |= {f.place: f.request for f in looked if f.request is not None}
         # Where the reply was full, what is left is asked for again.
         left = {f.place for f in looked if f.request is None}
         rest = [place for place in rest[:_STRETCH] if place in left] + rest[_STRETCH:]
     return [there[f.place] for f in found if f.place in there]
+
+
+def _add(wanted: _Wanted, place: Place) -> None:
+    ids = wanted.setdefault(place[1], [])
+    assert ids is not None
+    ids.append(place[2])
 
 
 def _query_of(query: RequestQuery) -> tuple[str, str]:
@@ -263,14 +272,42 @@ def _found(run_id: str, status: str, times: Sequence[str], parts: Sequence[bytes
     place = int(times[0]), run_id, name.decode('utf-8', 'surrogatepass')
     if len(parts) == 1:
         return _Found(place, None)
-    return _Found(place, _request_of(run_id, status, times, parts))
+    return _Found(place, _request_of(place, status, times, parts[1:]))
+
+
+def _listed(place: Place, text: bytes) -> Request | None:
+    """The request in a text that `put_open` of `request.lua` made; `None` if it cannot be read."""
+    at = text.find(b'\n')
+    try:
+        graph_size, labels_size, *times, asked, payload, schema, error = (
+            text[:at].decode().split(' ')
+        )
+        parts: list[bytes | None] = []
+        at += 1
+        for size in (graph_size, labels_size, asked, payload, schema, error):
+            if size == '-':
+                parts.append(None)
+            else:
+                end = at + int(size)
+                parts.append(text[at:end])
+                at = end
+        if at != len(text):
+            return None
+        created_at, deadline, closed_at = times
+        times = created_at, deadline, '-', closed_at
+        graph, labels, asked, payload, schema, error = parts
+        return _request_of(
+            place, 'open', times, (asked, payload, schema, None, None, error, graph, labels)
+        )
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _request_of(
-    run_id: str, status: str, times: Sequence[str], parts: Sequence[bytes | None]
+    place: Place, status: str, times: Sequence[str], parts: Sequence[bytes | None]
 ) -> Request:
-    request_id, asked, payload, schema, answer, by, error, graph, labels = parts
-    if request_id is None or asked is None or payload is None or schema is None:
+    asked, payload, schema, answer, by, error, graph, labels = parts
+    if asked is None or payload is None or schema is None:
         raise ValueError('not all of its fields')
     name, node, task, prompt = json.loads(asked)
     created_at, deadline, answered_at, closed_at = [
@@ -281,8 +318,8 @@ def _request_of(
     if not isinstance(found, dict):
         raise TypeError(f'{found!r} for labels')
     return Request(
-        run_id=run_id,
-        request_id=request_id.decode('utf-8', 'surrogatepass'),
+        run_id=place[1],
+        request_id=place[2],
         name=name,
         node=node,
         task=task,
@@ -300,58 +337,3 @@ def _request_of(
         graph=None if graph is None else graph.decode(),
         labels=cast('dict[str, str]', found),
     )
-
-
-class _Waiting:
-    """The rest of the open requests of one bucket, of which the next few are here."""
-
-    __slots__ = ('_after', '_ended', '_key', '_link', '_page', 'waiting')
-
-    def __init__(self, link: Link, key: bytes, *, after: _Place | None, page: int) -> None:
-        self._link = link
-        self._key = key
-        self._after = after
-        self._page = page
-        self._ended = False
-        self.waiting: deque[_Place] = deque()
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing left."""
-        return self._ended and not self.waiting
-
-    async def refill(self) -> None:
-        """Fetch the next few, if none are here."""
-        page = self._page
-        while not self.waiting and not self._ended:
-            lowest = '-inf' if self._after is None else self._after[0]
-            reply = await self._link.call('waiting', Call(keys=(self._key,), args=(lowest, page)))
-            found: list[str] = json.loads(reply)
-            self._ended = len(found) < 2 * page
-            for member, created_at in zip(found[::2], found[1::2], strict=True):
-                run_id, _, request_id = member.partition('\0')
-                place = int(created_at), run_id, request_id
-                if self._after is None or place > self._after:
-                    self.waiting.append(place)
-            # More requests of one microsecond than a page holds: one commit can ask a thousand.
-            page *= 2
-        if self.waiting:
-            self._after = self.waiting[-1]
-
-
-def _oldest(indexes: Sequence[_Waiting], count: int) -> list[_Place]:
-    """Take the oldest of all indexes, up to where one of them has to be filled again."""
-    heap = [(index.waiting[0], n) for n, index in enumerate(indexes) if index.waiting]
-    heapq.heapify(heap)
-    taken: list[_Place] = []
-    while heap and len(taken) < count:
-        _, n = heap[0]
-        index = indexes[n]
-        taken.append(index.waiting.popleft())
-        if index.waiting:
-            heapq.heapreplace(heap, (index.waiting[0], n))
-        elif index.empty:
-            heapq.heappop(heap)
-        else:
-            break
-    return taken

@@ -3,15 +3,15 @@
 -- Invariant: a request is stored with its commit or not at all, and asked once. A run does not pause
 -- while there is an answer that its worker has not seen.
 --
--- KEYS: after those of commit.lua the indexes `open` and `wake`, and the requests of each run whose
---   commit asks, closes or pauses.
+-- KEYS: after those of commit.lua `open`, `listed` and `wake`, and the requests of each run whose commit
+--   asks, closes or pauses.
 -- ARGV: after those of commit.lua, of each of these: its position, how much it asks, how much it
 --   closes, answers seen, and wake_at or '', by spaces; six for each that it asks: request id,
 --   microseconds to its deadline or '', error or '', asked, payload, schema; the request ids that it
 --   closes.
 asking = {}
-local open, wake = KEYS[place + 1], KEYS[place + 2]
-place = place + 2
+local open, listed, wake = unpack(KEYS, place + 1, place + 3)
+place = place + 3
 local from = 4 * count + 3
 while from <= #ARGV do
   local i, asks, closes, answered, wake_at =
@@ -26,7 +26,8 @@ end
 
 function prepare(run, new, status)
   redis.call('HLEN', new.requests)
-  check_indexes(open, wake)
+  check_open(open, listed)
+  check_indexes(wake)
   new.pauses = status == 'paused'
   if not new.pauses then return status end
   local answered = tonumber(redis.call('HMGET', run, 'answered')[1] or 0)
@@ -35,6 +36,7 @@ end
 
 function ask(run, new, status)
   local run_id, requests, from, first = id_of(run), new.requests, new.from, new.wake_at
+  local shown = new.asks > 0 and redis.call('HMGET', run, 'graph', 'labels')
   for _ = 1, new.asks do
     local id, timeout, failure, asked, payload, schema = unpack(ARGV, from, from + 5)
     from = from + 6
@@ -47,19 +49,19 @@ function ask(run, new, status)
       redis.call(
         'HSET', requests, ASKED .. id, asked, PAYLOAD .. id, payload, SCHEMA .. id, schema)
       if failure ~= '' then redis.call('HSET', requests, ERROR .. id, failure) end
-      put_state(requests, id, 'open', at, deadline, '-', '-')
-      redis.call('ZADD', open, at, member(run_id, id))
+      put_open(requests, open, listed, run_id, id, at, deadline, '-', shown)
     elseif failure ~= '' then
       local before, created_at, deadline, _, closed_at = state_of(requests, id)
       if before then
         redis.call('HDEL', requests, ANSWER .. id, BY .. id)
         redis.call('HSET', requests, ERROR .. id, failure)
-        put_state(requests, id, 'open', created_at, deadline, '-', closed_at)
-        redis.call('ZADD', open, created_at, member(run_id, id))
+        put_open(requests, open, listed, run_id, id, created_at, deadline, closed_at, shown)
       end
     end
   end
-  for i = from, from + new.closes - 1 do close(requests, open, run_id, ARGV[i]) end
+  for i = from, from + new.closes - 1 do
+    close(requests, open, listed, run_id, ARGV[i])
+  end
   if status == 'paused' and first then
     redis.call('HSET', run, 'wake_at', whole(first))
     redis.call('ZADD', wake, whole(first), run_id)

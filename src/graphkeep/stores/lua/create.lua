@@ -4,11 +4,11 @@
 -- is deleted and created again never meets an old epoch. Whoever finds the run with the nonce of
 -- this call has made it with an earlier attempt.
 --
--- KEYS: run, log, requests, created, index of the status.
+-- KEYS: run, log, requests, open, listed, created, index of the status.
 -- ARGV: run id, nonce, lease in microseconds or '', meta up to its last element, data, then fields
 --   and values.
 -- Reply: 'created' and the header, or 'exists' and the status.
-local run, log, requests, created, index = unpack(KEYS)
+local run, log, requests, open, listed, created, index = unpack(KEYS)
 local run_id, nonce, lease, meta, data = unpack(ARGV, 1, 5)
 
 local found = redis.call('HMGET', run, 'nonce', 'status')
@@ -20,7 +20,11 @@ check_indexes(created, index)
 -- not ours.
 redis.call('XLEN', log)
 redis.call('HLEN', requests)
-if redis.call('EXISTS', log, requests) > 0 then redis.call('UNLINK', log, requests) end
+if redis.call('EXISTS', log, requests) > 0 then
+  check_open(open, listed)
+  for _, id in ipairs(ids_of(requests)) do withdraw(open, listed, run_id, id) end
+  redis.call('UNLINK', log, requests)
+end
 local at = whole(now)
 redis.call('XADD', log, '0-1', 'meta', meta .. at .. ']', 'data', data)
 local fields = {

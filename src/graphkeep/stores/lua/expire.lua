@@ -2,7 +2,7 @@
 --
 -- Invariant: only what is open expires, so a request is answered or expired, never both.
 --
--- KEYS: requests, open.  ARGV: run id.
-local requests, open = unpack(KEYS)
-check_indexes(open)
-for _, id in ipairs(ids_of(requests)) do expire(requests, open, ARGV[1], id) end
+-- KEYS: requests, open, listed.  ARGV: run id.
+local requests, open, listed = unpack(KEYS)
+check_open(open, listed)
+for _, id in ipairs(ids_of(requests)) do expire(requests, open, listed, ARGV[1], id) end

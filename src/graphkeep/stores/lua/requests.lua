@@ -7,18 +7,6 @@
 --   one of the state 'unreadable' gives as its part why a whole run cannot.
 local query, begins, limit = cjson.decode(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 
-local function run_matches(graph, labels)
-  if query.graph and query.graph ~= graph then return false end
-  if query.labels then
-    local readable, found = pcall(cjson.decode, labels or '{}')
-    if not readable or type(found) ~= 'table' then return false end
-    for name, value in pairs(query.labels) do
-      if found[name] ~= value then return false end
-    end
-  end
-  return true
-end
-
 local function matches(requests, id)
   local status, created_at, _, _, closed_at = state_of(requests, id)
   if not status then return redis.call('HMGET', requests, STATE .. id)[1] and true end
@@ -42,7 +30,7 @@ local function look(position)
   local run, requests = KEYS[2 * position - 1], KEYS[2 * position]
   local found = redis.call('HMGET', run, 'status', 'graph', 'labels')
   local status, graph, labels = found[1], found[2], found[3]
-  if not status or not run_matches(graph, labels) then return end
+  if not status or not run_matches(query, graph, labels) then return end
   for _, id in ipairs(#ARGV > 3 and wanted[position] or ids_of(requests)) do
     if matches(requests, id) then show(position, requests, id, limit, graph, labels) end
   end
