@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
+
 from .builder import GeneratedIdWarning, PersistentGraph, merge, persist
 from .codec import AppendOnly
 from .errors import (
@@ -88,5 +91,13 @@ __all__ = (
     'resume',
     'wait_for',
 )
+
+
+def __getattr__(name: str) -> ModuleType:
+    # `graphkeep.agents` needs pydantic-ai, which is imported when it is asked for.
+    if name == 'agents':
+        return import_module('.agents', __name__)
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
 
 __version__ = '0.1.0'

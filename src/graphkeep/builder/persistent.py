@@ -124,7 +124,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
         *,
         state: StateT = None,
         inputs: InputT = None,
-        deps: DepsT = None,
+        deps: DepsT | None = None,
         persistence: Handle,
         infer_name: bool = True,
     ) -> None:
@@ -162,6 +162,7 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
                 raise
         else:
             await execution.close()
+            persistence.store.notices.heard(persistence.run_id)
 
     def run_sync(
         self,
