@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -48,6 +49,7 @@ __all__ = ('Port',)
 
 T = TypeVar('T')
 
+_UNSTORABLE = re.compile('[\0\ud800-\udfff]')
 _TURN = 16
 """Commits of a store that is not grouped between two turns of the event loop."""
 
@@ -312,6 +314,8 @@ class Port(Hooks):
         if query.updated_before is not None and query.updated_before.tzinfo is None:
             raise ValueError('updated_before must be an aware datetime')
         await self.open()
+        if not _may_be_stored(query.graph, query.parent_run_id):
+            return []
         return list(await self._retrying(lambda: self._find(query)))
 
     async def candidates(self, graphs: Sequence[str], *, limit: int) -> list[Run]:
@@ -327,6 +331,8 @@ class Port(Hooks):
         if query.created_before is not None and query.created_before.tzinfo is None:
             raise ValueError('created_before must be an aware datetime')
         await self.open()
+        if not _may_be_stored(query.run_id, query.request_id, query.name, query.graph):
+            return []
         return list(await self._retrying(lambda: self._requests(query)))
 
     async def expire(self, run_id: str) -> None:
@@ -359,6 +365,13 @@ class Port(Hooks):
                     raise
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 1.0)
+
+
+def _may_be_stored(*texts: str | None) -> bool:
+    """Whether these can be stored anywhere: what cannot, matches nothing. Not every database takes
+    NUL or a surrogate even to compare.
+    """
+    return not any(text is not None and _UNSTORABLE.search(text) for text in texts)
 
 
 def _is_gone(busy: RunBusyError) -> bool:

@@ -16,6 +16,7 @@ from graphkeep.testing import Worker
 
 __all__ = (
     'ANSWERS',
+    'LISTED',
     'LOG',
     'OPEN',
     'REQUESTS',
@@ -34,7 +35,8 @@ __all__ = (
 RUN, LOG = b'{graphkeep:0}:run:order-42', b'{graphkeep:0}:log:order-42'
 REQUESTS = b'{graphkeep:0}:requests:order-42'
 """The keys of the run `order-42`."""
-OPEN, WAKE = b'{graphkeep:0}:open', b'{graphkeep:0}:wake'
+OPEN, LISTED = b'{graphkeep:0}:open', b'{graphkeep:0}:listed'
+WAKE = b'{graphkeep:0}:wake'
 ANSWERS = b'{graphkeep:0}:answers'
 """The keys of its bucket."""
 

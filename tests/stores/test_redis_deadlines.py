@@ -70,3 +70,43 @@ async def test_a_cancellation_by_somebody_else_goes_on() -> None:
     task = asyncio.ensure_future(run())
     await asyncio.wait((task,))
     assert task.cancelled()
+
+
+@pytest.mark.parametrize('fails', [False, True])
+async def test_a_cancellation_that_was_swallowed_goes_on(fails: bool) -> None:
+    deadlines = Deadlines(30)
+    began = asyncio.Event()
+    went_on = False
+
+    async def run() -> None:
+        nonlocal went_on
+        with deadlines.one():
+            try:
+                began.set()
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                # As `asyncio.wait_for` of Python 3.11, when what it waits for has just ended.
+                if fails:
+                    raise ConnectionError from None
+        went_on = True
+
+    task = asyncio.ensure_future(run())
+    await began.wait()
+    task.cancel()
+    await asyncio.wait((task,))
+    assert (task.cancelled(), went_on) == (True, False)
+    deadlines.close()
+
+
+async def test_a_cancellation_from_before_does_not_count() -> None:
+    deadlines = Deadlines(30)
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(60)
+    # What tidies up after it still gets its reply.
+    with deadlines.one():
+        await asyncio.sleep(0)
+    task.uncancel()
+    deadlines.close()

@@ -21,6 +21,7 @@ from graphkeep.testing import Worker
 from tests.servers import RedisCluster, RedisServer
 from tests.stores.redis_tool import (
     ANSWERS,
+    LISTED,
     OPEN,
     REQUESTS,
     RUN,
@@ -56,6 +57,9 @@ async def test_a_request_is_fields_of_a_hash(redis_url: str, cli: redis.Redis) -
         assert cli.zrange(OPEN, 0, -1, withscores=True) == [
             (b'order-42\x000:manager', float(asked))
         ]
+        listed = b'6 12 %b %b - 33 31 21 -\norders{"team":"a"}' % (asked, deadline)
+        listed += stored[b'asked:0:manager'] + payload + schema
+        assert cli.hgetall(LISTED) == {b'order-42\x000:manager': listed}
         assert cli.zrange(WAKE, 0, -1, withscores=True) == [(b'order-42', float(deadline))]
         assert cli.hget(RUN, 'wake_at') == deadline
 
@@ -67,13 +71,15 @@ async def test_a_request_is_fields_of_a_hash(redis_url: str, cli: redis.Redis) -
             b'answer:0:manager': b'{"ok":"\\u0000"}',
             b'by:0:manager': 'zoë'.encode(),
         }
-        assert not cli.exists(OPEN, WAKE)
+        assert not cli.exists(OPEN, LISTED, WAKE)
         assert cli.hmget(RUN, 'status', 'answered', 'wake_at') == [b'ready', b'1', None]
         assert [fields for _, fields in cli.xrange(ANSWERS)] == [{b'run': b'order-42'}]
 
         await worker.take()
         await worker.pauses(asks(error='no \ud800'), answered=1)
         assert cli.hgetall(REQUESTS) == stored | {b'error:0:manager': b'"no \\ud800"'}
+        again = listed.replace(b'21 -\n', b'21 11\n') + b'"no \\ud800"'
+        assert cli.hgetall(LISTED) == {b'order-42\x000:manager': again}
         await store.delete('order-42')
         assert keys(cli) == [ANSWERS, b'{graphkeep:0}:meta']
 
@@ -88,6 +94,69 @@ async def test_any_name_will_do(name: str, redis_url: str) -> None:
         assert names(await store.requests()) == ['other']
         await store.cancel('order-42')
         assert names(await store.requests()) == []
+
+
+async def test_what_is_open_and_nothing_else_is_held_twice(
+    redis_url: str, cli: redis.Redis
+) -> None:
+    def check(*names: str) -> None:
+        members = [f'order-42\0{name}'.encode() for name in names]
+        assert sorted(cli.zrange(OPEN, 0, -1)) == members
+        assert sorted(cli.hkeys(LISTED)) == members
+
+    async with only(redis_url) as store:
+        await paused(store, *map(asks, 'abcd'), asks('e', timeout=0.001))
+        check('0:a', '0:b', '0:c', '0:d', '0:e')
+        await store.answer('order-42', '0:a', 1)
+        await store.expire('order-42')
+        check('0:b', '0:c', '0:d')
+        await store.cancel('order-42')
+        check()
+        await store.delete('order-42')
+        worker = await paused(store, *map(asks, 'abc'))
+        await store.answer('order-42', '0:a', 1)
+        await worker.take()
+        await worker.pauses(asks('a', error='no'), asks('x'), answered=1, closes=['0:b', '0:x'])
+        check('0:a', '0:c')
+        await store.delete('order-42')
+        check()
+
+
+async def test_what_is_long_is_held_once(redis_url: str, cli: redis.Redis) -> None:
+    async with only(redis_url) as store:
+        for n, size in enumerate((15_000, 17_000, 100)):
+            await paused(store, asks(payload=b'"%b"' % (b'x' * size)), run_id=f'run-{n}')
+        assert sorted(cli.hkeys(LISTED)) == [b'run-0\x000:manager', b'run-2\x000:manager']
+        found = await store.requests()
+        assert [(r.run_id, len(r.payload)) for r in found] == [
+            ('run-0', 15_000),
+            ('run-1', 17_000),
+            ('run-2', 100),
+        ]
+        assert found == await store.requests(status=('open', 'answered'))
+        for query in ({'name': 'manager'}, {'graph': 'orders'}, {'labels': {'team': 'a'}}):
+            assert await store.requests(**query) == found
+            assert await store.requests(**query, limit=1, after=found[0]) == [found[1]]
+        assert await store.requests(name='other') == []
+        assert await store.requests(labels={'team': 'b'}) == []
+        worker = Worker(store, 'run-3')
+        await worker.create()
+        await worker.pauses(asks())
+        await store.answer('run-3', '0:manager', 1)
+        await worker.take()
+        await worker.pauses(asks(error='x' * 17_000), answered=1)
+        assert cli.hlen(LISTED) == 2
+        assert (await store.requests())[-1].error == 'x' * 17_000
+
+
+async def test_a_list_of_open_requests_looks_at_no_run(redis_url: str, cli: redis.Redis) -> None:
+    async with only(redis_url) as store:
+        for n in range(50):
+            await paused(store, asks(), run_id=f'run-{n}')
+        for query in ({}, {'name': 'manager', 'graph': 'orders', 'labels': {'team': 'a'}}):
+            cli.config_resetstat()
+            assert len(await store.requests(**query)) == 50
+            assert cli.info('commandstats')['cmdstat_hmget']['calls'] == 1
 
 
 async def test_the_stream_of_answers_stays_short(redis_url: str, cli: redis.Redis) -> None:
@@ -164,6 +233,7 @@ async def test_lists_go_a_stretch_at_a_time(
     redis_url: str, cli: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_requests, '_STRETCH', 7)
+    monkeypatch.setattr(redis_requests, '_OPEN_STRETCH', 9)
     monkeypatch.setattr(redis_requests, '_REPLY_BYTES', 300)
     monkeypatch.setattr(redis_find, '_STRETCH', 7)
     async with only(redis_url, buckets=3) as store:
@@ -173,7 +243,9 @@ async def test_lists_go_a_stretch_at_a_time(
             await worker.create(graph='AB'[n % 2])
             # Many of one microsecond: those of one commit.
             count = 40 if n == 11 else 1 + n % 3
-            new = [asks(f'r{i:02}', payload=b'"%b"' % (b'x' * n * 9)) for i in range(count)]
+            # Of some, the list does not hold the payload.
+            size = 17_000 if n % 7 == 5 else n * 9
+            new = [asks(f'r{i:02}', payload=b'"%b"' % (b'x' * size)) for i in range(count)]
             await worker.pauses(*new)
             expected += [(worker.run_id, r.name) for r in new]
         await store.answer('run-04', '0:r00', 1)

@@ -18,6 +18,7 @@ from graphkeep.testing import Worker
 from tests.servers import RedisServer
 from tests.stores.redis_tool import (
     ANSWERS,
+    LISTED,
     OPEN,
     REQUESTS,
     RUN,
@@ -72,6 +73,9 @@ async def test_a_damaged_request_is_named_and_left_out_of_lists(
             with pytest.raises(DamagedRunError, match='0:manager') as caught:
                 await find
             assert (caught.value.run_id, caught.value.seq) == ('order-42', None)
+        # What a list of open ones shows was written before the damage.
+        assert names(await store.requests()) == ['kept', 'manager', 'other']
+        cli.hdel(LISTED, b'order-42\x000:manager')
         for status in ((), ('open',), ('open', 'answered')):
             caplog.clear()
             assert names(await store.requests(status=status)) == ['kept', 'other']
@@ -88,6 +92,51 @@ async def test_a_damaged_request_is_named_and_left_out_of_lists(
         await store.delete('order-42')
         assert not cli.exists(REQUESTS)
         assert cli.zrange(OPEN, 0, -1) == [b'other\x000:other']
+        assert cli.hkeys(LISTED) == [b'other\x000:other']
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        None,
+        b'',
+        b'open',
+        b'\xff',
+        b'\n',
+        b'- - 1 - - - - - -\n',
+        b'- - 1 - - 31 4 4 -\n["manager","Node0","0",null]nulltru',
+        b'- - 1 - - 31 4 4 -\n["manager","Node0","0",null]nulltruex',
+        b'- - 1 - - 31 4 4 -5\n["manager","Node0","0",null]nulltrue',
+        b'- - 1 - - 27 4 4 -\n["manager","Node0","0"]xxxxnulltrue',
+        b'- - 1 x - 31 4 4 -\n["manager","Node0","0",null]nulltrue',
+        b'- 2 1 - - 31 4 4 -\n[]["manager","Node0","0",null]nulltrue',
+        b'- 99999999999999999999999999999999999 1 - - 31 4 4 -\n',
+    ],
+)
+async def test_what_a_list_cannot_read_is_read_from_the_run(
+    text: bytes | None, redis_url: str, cli: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with only(redis_url) as store:
+        await paused(store, asks(timeout=60), asks('kept'))
+        expected = await store.requests()
+        if text is None:
+            cli.delete(LISTED)
+        else:
+            cli.hset(LISTED, b'order-42\x000:manager', text)
+        assert await store.requests() == expected
+        assert await store.requests(limit=1) == expected[:1]
+        assert caplog.text == ''
+        for query in ({'name': 'manager'}, {'name': 'manager', 'labels': {'team': 'a'}}):
+            found = await store.requests(**query)
+            # What can be read so far as to see that it is another one's, does not match.
+            assert found in ([expected[1]], [])
+
+
+async def test_names_that_are_no_text_are_passed_by(redis_url: str, cli: redis.Redis) -> None:
+    async with only(redis_url) as store:
+        await paused(store, asks())
+        cli.zadd(OPEN, {b'\xff\xfe': 1, b'order-42\x00\xff': 2, b'order-42\x00\xed\xa0\x80': 3})
+        assert names(await store.requests()) == ['manager']
 
 
 async def test_what_is_not_ours_among_requests_is_passed_by(
@@ -103,7 +152,7 @@ async def test_what_is_not_ours_among_requests_is_passed_by(
         assert await store._answer('order-42', '0:ghost', b'1', None) is None
 
 
-@pytest.mark.parametrize('key', [REQUESTS, OPEN, WAKE])
+@pytest.mark.parametrize('key', [REQUESTS, OPEN, LISTED, WAKE])
 async def test_a_key_of_another_kind_stops_a_write_before_it_begins(
     key: bytes, redis_url: str, cli: redis.Redis
 ) -> None:
@@ -154,6 +203,7 @@ async def test_requests_of_another_kind_are_left_out_of_lists(
         await paused(store, asks('kept'), run_id='other')
         cli.delete(REQUESTS)
         cli.set(REQUESTS, 'not ours')
+        cli.hdel(LISTED, b'order-42\x000:manager')
         for status in ((), ('open',)):
             caplog.clear()
             assert names(await store.requests(status=status)) == ['kept']
@@ -182,6 +232,8 @@ async def test_what_a_lost_header_left_is_not_of_the_next_run(
         assert await store._answer('order-42', '0:manager', b'1', None) is None
         await Worker(store, 'order-42').create(graph='orders', claimed=False)
         assert await store.requests(status=()) == []
+        assert await store.requests() == []
+        assert not cli.exists(OPEN, LISTED)
         found = await store.candidates(['orders'], limit=5)
         assert [run.run_id for run in found] == ['order-42']
 

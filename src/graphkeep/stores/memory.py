@@ -187,6 +187,7 @@ class MemoryStore(Store):
                     schema_json=new.schema,
                     deadline=deadline,
                     created_at=now,
+                    error=new.error,
                     graph=row.header.graph,
                     labels=row.header.labels,
                 )

@@ -78,13 +78,16 @@ class _Deadline:
         tb: TracebackType | None,
     ) -> None:
         self._all.end(self)
+        left = self._task.uncancel() if self._expired else self._task.cancelling()
         # A cancellation by somebody else goes on, whether or not the time was over too.
-        if (
-            self._expired
-            and self._task.uncancel() <= self._cancelling
-            and exc_type is asyncio.CancelledError
-        ):
-            raise TimeoutError('it did not answer in time') from exc
+        by_others = left > self._cancelling
+        if exc_type is asyncio.CancelledError:
+            if self._expired and not by_others:
+                raise TimeoutError('it did not answer in time') from exc
+        elif by_others:
+            # Before Python 3.12, `asyncio.wait_for` may lose one: redis-py waits with it where a
+            # client has a socket_timeout.
+            raise asyncio.CancelledError from exc
 
     def expire(self) -> None:
         """The time is over."""

@@ -309,12 +309,12 @@ def _request_of(
     asked, payload, schema, answer, by, error, graph, labels = parts
     if asked is None or payload is None or schema is None:
         raise ValueError('not all of its fields')
-    name, node, task, prompt = json.loads(asked)
+    name, node, task, prompt = json.loads(asked.decode())
     created_at, deadline, answered_at, closed_at = [
         None if time == '-' else time_of(int(time)) for time in times
     ]
     assert created_at is not None
-    found: Any = {} if labels is None else json.loads(labels)
+    found: Any = {} if labels is None else json.loads(labels.decode())
     if not isinstance(found, dict):
         raise TypeError(f'{found!r} for labels')
     return Request(
@@ -333,7 +333,7 @@ def _request_of(
         answered_by=None if by is None else by.decode(),
         answered_at=answered_at,
         closed_at=closed_at,
-        error=None if error is None else json.loads(error),
+        error=None if error is None else json.loads(error.decode()),
         graph=None if graph is None else graph.decode(),
         labels=cast('dict[str, str]', found),
     )

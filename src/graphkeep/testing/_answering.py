@@ -22,7 +22,7 @@ from ..requests import Request
 from ..runs import Status
 from ..store import Store
 from ._base import Contract
-from ._calls import eventually, take
+from ._calls import UNSTORABLE, eventually, take
 from ._worker import asks
 
 __all__ = ('Answering',)
@@ -210,6 +210,13 @@ class Answering(Contract):
             assert (caught.value.run_id, caught.value.request_id) == ('run-1', '0:other')
             with pytest.raises(RunNotFoundError):
                 await store.answer('run-3', '0:manager', _OK)
+            for text in UNSTORABLE:
+                for call in (store.request('run-1', text), store.answer('run-1', text, _OK)):
+                    with pytest.raises(RequestNotFoundError) as caught:
+                        await call
+                    assert caught.value.request_id == text
+                with pytest.raises(RunNotFoundError):
+                    await store.answer('run-3', text, _OK)
             with pytest.raises(ValueError, match='by'):
                 await store.answer('run-1', '0:manager', _OK, by='a\0b')
 
@@ -265,6 +272,18 @@ class Answering(Contract):
             assert (run.status, run.wake_at) == ('paused', asked.deadline)
             await store.answer('run-1', '0:manager', {'ok': 2})
             assert (await store.run('run-1')).answered == 2
+
+    async def test_a_request_that_begins_with_an_error_is_open(self) -> None:
+        async with self.make_store() as store:
+            worker = await self.started(store)
+            await worker.pauses(asks(error='not a date', timeout=60.0))
+            request = await store.request('run-1', '0:manager')
+            assert (request.status, request.error) == ('open', 'not a date')
+            assert request.deadline == request.created_at + timedelta(minutes=1)
+            assert (await store.run('run-1')).wake_at == request.deadline
+            assert await store.requests() == [request]
+            await store.answer('run-1', '0:manager', _OK)
+            assert (await store.request('run-1', '0:manager')).error == 'not a date'
 
     # --- deadlines --------------------------------------------------------------------------------
 

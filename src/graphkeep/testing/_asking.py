@@ -10,7 +10,7 @@ import pytest
 
 from ..requests import Request
 from ._base import Contract
-from ._calls import eventually
+from ._calls import UNSTORABLE, eventually
 from ._worker import asks
 
 __all__ = ('Asking',)
@@ -56,6 +56,10 @@ class Asking(Contract):
             for hostile in ("'; DROP TABLE x; --", '%', '*', '{}', 'a"b'):
                 assert await found(name=hostile, graph=hostile, labels={hostile: hostile}) == []
                 assert await found(run_id=hostile) == []
+            for text in UNSTORABLE:
+                for status in ('open', ()):
+                    assert await found(name=text, status=status) == []
+                    assert await found(graph=text, status=status) == []
 
     async def test_requests_come_a_page_at_a_time(self) -> None:
         async with self.make_store() as store:

@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from ..runs import Claimed, ClaimRequest, Snapshot, SnapshotData, Status
 from ..store import Store, new_nonce
 
-__all__ = ('ELSEWHERE', 'eventually', 'shape', 'take', 'text_at')
+__all__ = ('ELSEWHERE', 'UNSTORABLE', 'eventually', 'shape', 'take', 'text_at')
 
 ELSEWHERE = 'elsewhere/1/-/-/-/00000000'
 """An owner on another machine: nobody here can tell whether it is alive."""
+UNSTORABLE = ('\0', 'a\0b', '\ud800', 'a\udfff')
+"""Texts that not every database takes."""
 
 
 async def eventually(

@@ -12,6 +12,7 @@ import pytest
 from ..runs import Draft, NewRun, Run, RunQuery, Status
 from ..store import Store, new_nonce
 from ._base import Contract
+from ._calls import UNSTORABLE
 
 __all__ = ('Finding',)
 
@@ -113,7 +114,9 @@ class Finding(Contract):
             for number, name in enumerate(names):
                 [run] = await store.runs(graph=name)
                 assert (run.run_id, run.graph) == (f'run-{number}', name)
-            assert await self._ids(store, graph='nobody') == set()
+            for text in ('nobody', *UNSTORABLE):
+                assert await self._ids(store, graph=text) == set()
+                assert await self._ids(store, parent_run_id=text) == set()
 
     async def test_by_labels(self) -> None:
         async with self.make_store() as store:
