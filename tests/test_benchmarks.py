@@ -56,6 +56,30 @@ def test_counts_and_bytes_are_as_promised(tmp_path: Path) -> None:
     assert upstream['figure'] > 10 * max(line['figure'] for line in ours)
 
 
+@pytest.mark.postgres
+@pytest.mark.redis
+def test_what_waits_holds_nothing_and_is_found_by_an_index(tmp_path: Path) -> None:
+    found = figures(tmp_path, '--only', 'pauses')
+    lines = found['topics']['pauses']
+    held = [line for line in lines if 'held for' in line['what']]
+    assert len(held) >= 2
+    assert [line['figure'] for line in held] == [0] * len(held), held
+    counted = [line for line in lines if line['measured'].endswith('transactions')]
+    assert len(counted) >= (2 if CLASSIC else 1)
+    for line in counted:
+        raw = line['raw']
+        made = raw['until_paused'], raw['answer'], raw['rest']
+        # Created, and all nodes but the one that asks; the pause. Claimed, and that node.
+        assert made == (raw['n'] + 1, 1, 2), line
+        assert line['met'] is True
+    listed = [line['raw'] for line in lines if 'in the database' in line['baseline']]
+    assert len(listed) >= 2
+    for raw in listed:
+        assert raw['queries'] <= (2 if raw['limit'] == 100 else 22)
+    sqlite = [line['raw'] for line in lines if line['what'].startswith('SQLite: listing')]
+    assert [(raw['queries'], raw['by_index']) for raw in sqlite] == [(1, 1), (1, 1)]
+
+
 def test_an_unknown_topic_is_refused() -> None:
     command = [sys.executable, SCRIPT, '--only', 'append,speed']
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

@@ -114,18 +114,26 @@ class Asking:
 
     __slots__ = ('_known', '_names', '_own', '_run_id', '_task', '_unnamed', 'asked', 'used')
 
-    def __init__(self, run_id: str, task: Task, known: Mapping[str, Request]) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        task: Task,
+        known: Mapping[str, Request],
+        *,
+        own: asyncio.Task[Any] | None,
+    ) -> None:
         """Begin an attempt.
 
         Args:
             run_id: The run.
             task: The task.
             known: The requests of the run by id, as far as they are known.
+            own: The asyncio task that the step runs in.
         """
         self._run_id = run_id
         self._task = task
         self._known = known
-        self._own = asyncio.current_task()
+        self._own = own
         self._names: set[str] = set()
         self._unnamed = 0
         self.asked: dict[str, NewRequest | None] = {}

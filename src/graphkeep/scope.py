@@ -64,6 +64,7 @@ class Scope:
         '_journal',
         '_keep',
         '_known',
+        '_own',
         '_shared',
         '_task',
         '_token',
@@ -92,6 +93,7 @@ class Scope:
         self.taken: set[str] = set()
         """Names that this attempt uses up, of what may not be there twice."""
         self._known = known
+        self._own: asyncio.Task[Any] | None = None
         self._ended = False
         self._journal = journal
         self._task = task
@@ -103,6 +105,7 @@ class Scope:
     def __enter__(self) -> None:
         """The task runs from now on, in this context."""
         self._ended = False
+        self._own = asyncio.current_task()
         self._token = _current.set(self)
 
     def __exit__(
@@ -151,7 +154,7 @@ class Scope:
                 raise asyncio.CancelledError  # the step has paused, and runs again from its start
             raise RuntimeError('wait_for() was called after its step had ended')
         if self.asking is None:
-            self.asking = Asking(self._journal.run_id, self._task, self._known)
+            self.asking = Asking(self._journal.run_id, self._task, self._known, own=self._own)
         return self.asking.answer(asks)
 
     def has_kept(self, name: str) -> bool:

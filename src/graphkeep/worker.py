@@ -96,6 +96,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._background: asyncio.Task[None] | None = None
+        self._has_worked = False
 
     def stop(self) -> None:
         """Take no more runs, and leave those that go on after their running step. Called twice,
@@ -112,7 +113,13 @@ class Worker:
 
         Args:
             signals: Handle SIGTERM and SIGINT meanwhile. Only in the main thread.
+
+        Raises:
+            RuntimeError: It has worked before.
         """
+        if self._has_worked:
+            raise RuntimeError('a Worker works once. Make a new one.')
+        self._has_worked = True
         with self._signals() if signals else nullcontext():
             try:
                 await self._work()
@@ -123,6 +130,7 @@ class Worker:
     async def __aenter__(self) -> Self:
         await self._store.open()
         self._background = asyncio.create_task(self.run(signals=False), name='graphkeep-worker')
+        self._background.add_done_callback(_tell)
         return self
 
     async def __aexit__(
@@ -291,6 +299,10 @@ class Worker:
     def _signals(self) -> Generator[None]:
         """While it works, the signals that end a process stop it."""
         loop = asyncio.get_running_loop()
+
+        def stop(*_: object) -> None:
+            loop.call_soon_threadsafe(self.stop)
+
         before: dict[signal.Signals, Any] = {}
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.getsignal(number)
@@ -298,7 +310,7 @@ class Worker:
                 loop.add_signal_handler(number, self.stop)
             except NotImplementedError:
                 # Windows: the handler runs between two instructions of the main thread.
-                signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.stop))
+                signal.signal(number, stop)
         try:
             yield
         finally:
@@ -306,6 +318,12 @@ class Worker:
                 with suppress(NotImplementedError):
                     loop.remove_signal_handler(number)
                 signal.signal(number, handler)
+
+
+def _tell(background: asyncio.Task[None]) -> None:
+    """Say at once when an embedded worker has ended with an error: its block may last for days."""
+    if not background.cancelled() and (error := background.exception()) is not None:
+        logger.error('a worker has ended: %s', error, exc_info=error)
 
 
 async def _joined(task: asyncio.Task[None]) -> None:

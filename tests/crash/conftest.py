@@ -18,7 +18,7 @@ from tests.crash.children import Nursery, run_nursery
 from tests.servers import RedisCluster
 
 if importlib.util.find_spec('pydantic_graph.persistence') is None:
-    collect_ignore_glob = ['test_[!p]*.py']
+    collect_ignore_glob = ['test_[!pw]*.py']
 
 _nursery: Nursery | None = None
 _stack = contextlib.ExitStack()

@@ -320,7 +320,6 @@ async def test_another_worker_goes_on_at_once(office: Office, run_id: str) -> No
     assert starts(office.log).count('0') == 1
 
 
-@pytest.mark.xfail(reason='what runs beside the step that ends first is cancelled')
 async def test_a_signal_lets_all_running_steps_end(office: Office, run_id: str) -> None:
     """Also those beside the one that ends first."""
     async with office.halted(run_id, 'weigh', 'ask') as child:

@@ -215,12 +215,12 @@ async def work(
     candidates = store._candidates
     looked = False
 
-    async def told_candidates(*args: Any) -> Any:
+    async def told_candidates(graphs: Sequence[str], limit: int) -> Sequence[graphkeep.Run]:
         nonlocal looked
         if not looked:
             line.say(open=True)
         looked = True
-        return await candidates(*args)
+        return await candidates(graphs, limit)
 
     store._candidates = told_candidates
     listener = asyncio.create_task(listen())

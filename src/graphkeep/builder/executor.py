@@ -76,6 +76,8 @@ class Execution:
         """Held while completions are settled and committed, and while `once` commits."""
         self._wake: asyncio.Future[None] | None = None
         self._listener: asyncio.Task[None] | None = None
+        self.stopping = False
+        """No step is begun any more; those that run may end."""
         self.paused = False
         """Whether nothing can go on before an answer comes. The claim was given up with that."""
         self._broken: BaseException | None = None
@@ -95,6 +97,11 @@ class Execution:
     def pending(self) -> list[Task]:
         """The tasks that are pending or running, oldest first."""
         return sorted(self._frontier.tasks.values(), key=lambda task: int(task.id))
+
+    @property
+    def idle(self) -> bool:
+        """Whether no step runs, and none has ended that is not committed."""
+        return not self._running and not self._completed
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -207,6 +214,8 @@ class Execution:
     def _launch(self) -> None:
         loop = asyncio.get_running_loop()
         held = False
+        if self.stopping:
+            return
         for task in self.pending:
             if self._most is not None and len(self._running) >= self._most:
                 return

@@ -449,7 +449,8 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
 
         Args:
             on_pause: As for `PersistentGraph.run`.
-            stop: Asked between two commits. If it says yes, the run is left there, ready.
+            stop: Asked between two commits. If it says yes, no step is begun any more, and the run
+                is left, ready, when those that run have ended.
 
         Raises:
             RunPausedError: Only an answer can carry it on.
@@ -458,7 +459,9 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
         self._execution.watched = self._last is not None
         while not self._execution.ended:
             if stop is not None and stop():
-                raise Leaving
+                self._execution.stopping = True
+                if self._execution.idle:
+                    raise Leaving
             try:
                 await self._execution.advance()
             except RunPausedError:

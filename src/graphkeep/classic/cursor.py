@@ -264,9 +264,6 @@ class Cursor:
         if not journal.claimed:
             await journal.claim(allow=allow)
         journal.step_begins()
-        if self._requests.holds(pending.stored):
-            # A part of what it waits for was answered, or has expired.
-            await self._pause(pending, Change(), ())
         try:
             edited = inputs != pending.stored.inputs
             if edited or not journal.document.has_state(encoded.parts):
@@ -276,6 +273,9 @@ class Cursor:
                     change.tasks[pending.task] = encode_task(stored)
                 await self._check(await journal.commit(change, event='edit'))
                 pending.stored = stored
+            if self._requests.holds(pending.stored):
+                # Of what it waits for, only a part was answered, or has expired.
+                await self._pause(pending, Change(), ())
         except BaseException:
             journal.step_ends()
             raise

@@ -304,7 +304,8 @@ class StatePersistence(Handle, BaseStatePersistence[StateT, RunEndT]):
         """Start the run at `node`, or go on with it instead of the pending node."""
         if self._cursor is not None:
             failed = self._cursor.pending is not None and self._cursor.pending.status == 'error'
-            await self._cursor.replace(state, node, allow=self._claimable(failed=failed))
+            allow = (*self._claimable(failed=failed), cast('Status', 'paused'))
+            await self._cursor.replace(state, node, allow=allow)
             if not claimed:
                 await self._cursor.leave()
             return

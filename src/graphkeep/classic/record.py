@@ -106,7 +106,7 @@ def _read(
 ) -> EndSnapshot[Any, Any] | None:
     """Add what one snapshot tells: how a task ended, which one is pending, what the run gave."""
     document = replay.document
-    if executions and snapshot.task == executions[-1].task:
+    if executions and snapshot.task == executions[-1].task and snapshot.event != 'pause':
         ended = executions[-1]
         ended.status = 'error' if snapshot.event == 'error' else 'success'
         ended.started_at, ended.duration = snapshot.started_at, snapshot.duration
