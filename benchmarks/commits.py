@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from time import perf_counter
 
@@ -29,9 +28,12 @@ class Committer:
         self._seq = 0
 
     @classmethod
-    async def start(cls, store: Store, run_id: str, payload: bytes) -> Committer:
+    async def start(
+        cls, store: Store, run_id: str, payload: bytes, *, graph: str | None = None
+    ) -> Committer:
         """Create and claim the run."""
-        new = NewRun(run_id=run_id, owner=owners.current(), ttl=3600, nonce=new_nonce())
+        owner = owners.current()
+        new = NewRun(run_id=run_id, graph=graph, owner=owner, ttl=3600, nonce=new_nonce())
         draft = Draft(seq=0, kind='full', event='start', data=_DOCUMENT)
         return cls(store, (await store.create(new, draft)).claim(), payload)
 
@@ -69,16 +71,14 @@ class Committer:
         )
 
 
-async def pausing(store: Store, run_ids: Iterable[str], payload: bytes) -> list[float]:
-    """Create runs, have a commit of each ask and pause, and give how long each of these took."""
-    taken: list[float] = []
-    for run_id in run_ids:
-        committer = await Committer.start(store, run_id, payload)
-        commit = committer.next(status='paused', asks=(_ASKED,))
-        started = perf_counter()
-        ending = await store.append(commit)
-        taken.append(perf_counter() - started)
-        ending.unwrap()
+async def pausing(store: Store, run_id: str, payload: bytes, *, graph: str | None = None) -> float:
+    """Create a run, have a commit of it ask and pause, and give how long that commit took."""
+    committer = await Committer.start(store, run_id, payload, graph=graph)
+    commit = committer.next(status='paused', asks=(_ASKED,))
+    started = perf_counter()
+    ending = await store.append(commit)
+    taken = perf_counter() - started
+    ending.unwrap()
     return taken
 
 
