@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -87,6 +88,16 @@ def question(
 
 
 def _described(type_: Any) -> tuple[TypeAdapter[Any], bytes]:
+    # Of anything else, such as `int | str` and `str | int`, two that are equal may not be the same.
+    return _described_class(type_) if isinstance(type_, type) else _describe(type_)
+
+
+@lru_cache(maxsize=256)
+def _described_class(type_: type[Any]) -> tuple[TypeAdapter[Any], bytes]:
+    return _describe(type_)
+
+
+def _describe(type_: Any) -> tuple[TypeAdapter[Any], bytes]:
     try:
         adapter = TypeAdapter[Any](type_)
         return adapter, to_json(adapter.json_schema())

@@ -61,7 +61,8 @@ def finding_requests(sql: Mapping[str, str], query: RequestQuery) -> tuple[str, 
         wanted.add('if_created_before', query.created_before)
     if query.after is not None:
         wanted.add('if_request_after', *query.after)
-    return wanted.into('find_requests')
+    of_runs = query.graph is not None or bool(query.labels)
+    return wanted.into('find_requests' if of_runs else 'find_requests_alone')
 
 
 class _Conditions:

@@ -414,6 +414,22 @@ updated_at < {n}
 -- name: if_after
 (created_at, run_id) < ({n}, {m})
 
+-- name: find_requests_alone
+-- As find_requests, where nothing of the runs is asked: their headers are looked up for the page alone, whatever the planner
+-- knows of the tables.
+SELECT
+  request.run_id, request_id, name, node, task, request.status, prompt::text, convert_to(payload::text, 'UTF8'),
+  convert_to(schema::text, 'UTF8'), deadline, request.created_at, convert_to(answer::text, 'UTF8'), answered_by, answered_at,
+  closed_at, request.error::text, graph, labels::text
+FROM (
+  SELECT * FROM {prefix}_requests AS request
+  WHERE {conditions}
+  ORDER BY created_at, run_id, request_id
+  LIMIT $1
+) AS request
+JOIN {prefix}_runs AS run ON run.run_id = request.run_id
+ORDER BY request.created_at, request.run_id, request_id
+
 -- name: if_request_run
 request.run_id = {n}
 
