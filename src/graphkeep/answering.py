@@ -58,14 +58,14 @@ def _invalid(request: Request, path: str, message: str) -> InvalidAnswerError:
 def _misfits(schema: Mapping[str, Any], plain: object) -> list[tuple[str, str]]:
     """Where a value does not fit a schema, and why; the first in the value first."""
     # Late: it takes 50 ms, and who only runs graphs never needs it.
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import best_match
+    from jsonschema import Draft202012Validator, exceptions
     from referencing import Registry
 
     # With a registry of its own nothing is ever fetched, whatever a schema refers to.
     validator: Any = Draft202012Validator(cast('Any', schema), registry=Registry())
     errors: Iterable[Any] = validator.iter_errors(plain)
     # Of a union: where it comes closest.
+    best_match = cast('Any', exceptions).best_match
     closest: list[Any] = [best_match((error,)) for error in errors]
     found = [(list(error.absolute_path), str(error.message)) for error in closest]
     found.sort(key=lambda misfit: [str(part) for part in misfit[0]])
