@@ -110,6 +110,7 @@ class Worker:
         """Work until `stop` is called, or a SIGTERM or SIGINT comes.
 
         Whatever ends it, the runs that went on are left so that others can go on with them at once.
+        A cancellation does not wait for the running steps.
 
         Args:
             signals: Handle SIGTERM and SIGINT meanwhile. Only in the main thread.
@@ -123,6 +124,9 @@ class Worker:
         with self._signals() if signals else nullcontext():
             try:
                 await self._work()
+            except asyncio.CancelledError:
+                self._stops = 2  # who cancels does not want to wait
+                raise
             finally:
                 ending = await to_its_end(self._leave(), bound=self._grace + self._store.retry)
                 ending.unwrap()
