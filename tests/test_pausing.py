@@ -791,3 +791,25 @@ async def test_an_error_after_an_answer_keeps_the_answer(store: Store) -> None:
     fails = False
     assert await goes(store, body) == "'yes'"
     assert len(await store.requests(run_id='run', status=())) == 1
+
+
+async def test_a_status_that_there_is_not_is_no_empty_list(store: Store) -> None:
+    statuses: Any
+    for statuses in ('bogus', ('open', 'bogus'), ['OPEN']):
+        with pytest.raises(ValueError, match='there is no status'):
+            await store.requests(status=statuses)
+        with pytest.raises(ValueError, match='there is no status'):
+            await store.runs(status=statuses)
+
+
+async def test_the_type_is_given_itself(store: Store) -> None:
+    class Answer(BaseModel):
+        ok: bool = True
+
+    wrong: Any
+    for wrong in (Answer(), 'Answer'):
+
+        async def body(wrong: Any = wrong) -> Any:
+            return await wait_for(wrong)
+
+        await refused(store, body, UnstorableTypeError, 'give the type of the answer itself')

@@ -581,3 +581,15 @@ async def test_wrong_arguments(store: Store) -> None:
     for given, graphs, options, error in wrong:
         with pytest.raises(error):
             Worker(given, graphs, **options)
+
+
+async def test_a_graph_under_another_name_is_told_of(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = _pair()
+    kept.graph.name = 'pair'
+    Worker(store, {'pear': kept})
+    assert "named 'pair': only runs that are recorded under 'pear' are found" in caplog.text
+    caplog.clear()
+    Worker(store, {'pair': kept, 'old name': kept})
+    assert not caplog.text

@@ -305,8 +305,8 @@ class RequestNotFoundError(RequestError, LookupError):
 
     def __init__(self, *, run_id: str, request_id: str) -> None:
         super().__init__(
-            f'Run {run_id!r} has no request {request_id!r}. store.requests(run_id={run_id!r}) '
-            'lists those that are open.',
+            f'Run {run_id!r} has no request {request_id!r}. Its id is <task>:<name>, as '
+            f'store.requests(run_id={run_id!r}) lists those that are open.',
             run_id=run_id,
             request_id=request_id,
         )

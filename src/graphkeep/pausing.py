@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -98,6 +99,12 @@ def _described_class(type_: type[Any]) -> tuple[TypeAdapter[Any], bytes]:
 
 
 def _describe(type_: Any) -> tuple[TypeAdapter[Any], bytes]:
+    if isinstance(type_, (str, BaseModel)) or (is_dataclass(type_) and not isinstance(type_, type)):
+        raise UnstorableTypeError(
+            f'wait_for({type_!r:.80}): give the type of the answer itself, not its name and not a '
+            'value of it',
+            path='answer',
+        )
     try:
         adapter = TypeAdapter[Any](type_)
         return adapter, to_json(adapter.json_schema())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from . import owner as owners
 from .answering import check_answer
@@ -126,7 +126,7 @@ class Store(Port):
             after: The last run of the previous page.
             limit: At most this many.
         """
-        statuses = (status,) if isinstance(status, str) else tuple(status)
+        statuses = _statuses(status, Status)
         return await self.find(
             RunQuery(
                 graph=graph,
@@ -188,7 +188,7 @@ class Store(Port):
                 labels=check_labels(labels),
                 name=name,
                 created_before=None if older_than is None else datetime.now(tz=UTC) - older_than,
-                status=(status,) if isinstance(status, str) else tuple(status),
+                status=_statuses(status, RequestStatus),
                 after=None if after is None else (after.created_at, after.run_id, after.request_id),
                 limit=limit,
             )
@@ -392,3 +392,13 @@ class Store(Port):
             if not page:
                 return deleted
             after = page[-1]
+
+
+def _statuses(given: Any, kind: Any) -> tuple[Any, ...]:
+    """One status or several, as a tuple. Raises `ValueError` for what is none."""
+    statuses = (given,) if isinstance(given, str) else tuple(given)
+    known = get_args(kind)
+    for status in statuses:
+        if status not in known:
+            raise ValueError(f'there is no status {status!r}: it is one of {", ".join(known)}')
+    return statuses

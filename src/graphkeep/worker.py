@@ -82,6 +82,15 @@ class Worker:
         check_graphs(graphs, 'Worker')
         if not poll > 0 or not grace >= 0:
             raise ValueError(f'poll must be above 0 and grace not below, got {poll} and {grace}')
+        for name, graph in graphs.items():
+            if graph.name is not None and graph.name not in graphs:
+                logger.warning(
+                    'the graph that this worker has as %r is named %r: only runs that are recorded '
+                    'under %r are found',
+                    name,
+                    graph.name,
+                    name,
+                )
         self._store = store
         self._graphs = dict(graphs)
         self._deps = deps
@@ -226,6 +235,7 @@ class Worker:
     async def _go_on(self, run: Run) -> None:
         assert run.graph is not None
         run_id, name = run.run_id, run.graph
+        logger.info('run %r: going on (it was %s)', run_id, run.status)
         try:
             ended = await go_on(
                 self._store,
@@ -235,6 +245,8 @@ class Worker:
                 deps=self._deps,
                 stop=lambda: self._stops > 0,
             )
+            if ended is not None and ended.error is None:
+                logger.info('run %r: %s', run_id, 'paused' if ended.requests else 'done')
             if ended is not None and ended.error is not None:
                 self._refuse(run_id)
             else:

@@ -42,6 +42,8 @@ def test_what_fits(type_: Any, answer: Any) -> None:
         (Approval, {'approved': 'yes'}),
         (Approval, {'approved': True, 'overide_args': {}}),
         (Approval, {'approved': True, 'override_args': []}),
+        (Approval, {'approved': True, 'message': 'but why'}),
+        (Approval, {'approved': False, 'override_args': {'amount': 1}}),
         (ExternalResult, {}),
         (ExternalResult, 5),
         (ExternalResult, {'result': 1, 'retry': 'x'}),

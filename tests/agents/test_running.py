@@ -291,6 +291,15 @@ async def test_what_a_person_is_asked(
     assert request.prompt == asked
 
 
+@pytest.mark.parametrize('prompt', ['{tool_name} for {nothing}', '{tool_name', '{args.x}', 5])
+async def test_a_prompt_that_cannot_be_made_is_refused_before_the_model(
+    stage: Stage, prompt: Any
+) -> None:
+    here = shop(script([call('refund', 'a', order='x', amount=5)]))
+    with pytest.raises((ValueError, TypeError), match='prompt='):
+        await stage.play(lambda: agents.run(here.agent, 'money!', prompt=prompt))
+
+
 async def test_a_long_call_is_shown_in_part_and_says_so(stage: Stage) -> None:
     here = shop(script([call('refund', 'a', order='x' * 5_000, amount=5)]))
     (request,) = await stage.pause(lambda: agents.run(here.agent, 'money!'))

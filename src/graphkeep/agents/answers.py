@@ -30,7 +30,7 @@ class Approval(BaseModel):
     approved: StrictBool
     """Whether the tool may run."""
     message: str | None = None
-    """Of a denial: what the model is told. Of no meaning when it is approved."""
+    """Of a denial: what the model is told."""
     override_args: dict[str, Any] | None = None
     """Of an approval: arguments in the place of all those that the model gave. The tool checks them
     as it checks those of the model."""
@@ -40,12 +40,26 @@ class Approval(BaseModel):
     def _plain(cls, value: object) -> object:
         return {'approved': value} if isinstance(value, bool) else value
 
+    @model_validator(mode='after')
+    def _agrees_with_itself(self) -> Approval:
+        if self.approved and self.message is not None:
+            raise ValueError('a message is for a denial: the model would not be told it')
+        if not self.approved and self.override_args is not None:
+            raise ValueError('override_args are for an approval: nothing is called with them')
+        return self
+
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /
     ) -> dict[str, Any]:
         # Answers are checked against the schema before this model sees them.
-        return {'anyOf': [{'type': 'boolean'}, handler(core_schema)]}
+        nothing = {'type': 'null'}
+        agreeing = {
+            'if': {'properties': {'approved': {'const': True}}},
+            'then': {'properties': {'message': nothing}},
+            'else': {'properties': {'override_args': nothing}},
+        }
+        return {'anyOf': [{'type': 'boolean'}, {**handler(core_schema), **agreeing}]}
 
     def meaning(self) -> ToolApproved | ToolDenied:
         """The answer as pydantic-ai takes it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -19,12 +19,34 @@ from ..pausing import REQUIRED, Waiting
 from ..scope import wait_for
 from .answers import Approval, ExternalResult
 
-__all__ = ('EXPIRED', 'PendingCall', 'Prompt', 'ask')
+__all__ = ('EXPIRED', 'PendingCall', 'Prompt', 'ask', 'check_prompt')
 
 EXPIRED = 'Nobody has approved the tool call in time.'
 """What the model is told of an approval whose deadline has passed."""
 _MOST_OF_NAME = 256
 _MOST_OF_PROMPT = 2_000
+
+
+def check_prompt(prompt: object) -> None:
+    """Refuse what no prompt can be made from, before anything is paid.
+
+    Raises:
+        ValueError: It names something that a call has not.
+        TypeError: It is neither a template nor a function.
+    """
+    if prompt is None or callable(prompt):
+        return
+    if not isinstance(prompt, str):
+        raise TypeError(f'prompt= is a template or a function of a PendingCall, got {prompt!r:.80}')
+    names = [field.name for field in fields(PendingCall)]
+    try:
+        prompt.format(**dict.fromkeys(names, ''))
+    except (LookupError, ValueError, AttributeError) as e:
+        known = ', '.join(f'{{{name}}}' for name in names)
+        raise ValueError(
+            f'prompt={prompt!r:.200} is no template of a call: {type(e).__name__}: {e}. It may '
+            f'name {known}; write braces twice to have them.'
+        ) from e
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from pydantic_ai.usage import RunUsage
 from ..codec import Codec
 from ..errors import LossyStateError
 from ..scope import Scope, once, refuse_inside_once, running_scope
-from .asking import Prompt, ask
+from .asking import Prompt, ask, check_prompt
 from .legs import Leg, leg_type, messages_of, pack, requests_of, spent, usage_of
 from .outputs import output_of
 from .result import AgentResult
@@ -112,7 +112,8 @@ async def run(
 
     Raises:
         RuntimeError: Not called from a step or node of a kept run, or inside of a `once`.
-        ValueError: `name` is not what it may be, or another agent has run under it in this attempt.
+        ValueError: `name` or `prompt` is not what it may be, or another agent has run under the
+            name in this attempt.
         TypeError: The output's types cannot be told, or an option is of no use here.
         UnstorableTypeError: An output of these types cannot be kept.
         LossyStateError: A message or the output would not come back as it is; the leg is not kept.
@@ -124,6 +125,7 @@ async def run(
             'graphkeep.agents.run() keeps the conversation itself. In place of conversation= give '
             'message_history=conversation.messages (and its usage and conversation_id).'
         )
+    check_prompt(prompt)
     output = output_of(agent, output_type)
     type_ = leg_type(output.type)
     Codec[Any](type_, path=f'agents.run(name={name!r})')  # found out before anything is paid
