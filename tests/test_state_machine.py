@@ -330,7 +330,7 @@ class Histories(RuleBasedStateMachine):
         asks: list[NewRequest] = []
         for name in data.draw(st.sets(st.sampled_from(NAMES), max_size=2)):
             timeout: Timeout = data.draw(st.sampled_from(list(SECONDS)))
-            again = name in there and not there[name].closed and data.draw(st.booleans())
+            again = name in there and data.draw(st.booleans())
             asks.append(
                 NewRequest(
                     request_id=name,
@@ -371,6 +371,8 @@ class Histories(RuleBasedStateMachine):
                 wakes.add(timeout)
             elif new.error is not None:
                 request.status, request.answer, request.error = 'open', None, new.error
+                request.closed = False
+                wakes.add(request.timeout)
         for request_id in commit.closes:
             known.close(request_id)
         if commit.status == 'paused':

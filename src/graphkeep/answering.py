@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic import BaseModel
+from pydantic_core import (
+    PydanticSerializationError,
+    SchemaError,
+    SchemaValidator,
+    core_schema,
+    to_jsonable_python,
+)
 
-from .errors import InvalidAnswerError
+from .codec import Codec
+from .errors import CodecError, InvalidAnswerError
 
 if TYPE_CHECKING:
     from .requests import Request
@@ -31,6 +40,7 @@ def check_answer(request: Request, answer: object) -> bytes:
     """
     try:
         plain = to_jsonable_python(answer)
+        _check_kept(answer, plain)
         text = json.dumps(
             plain, sort_keys=True, separators=(',', ':'), allow_nan=False, ensure_ascii=False
         )
@@ -43,6 +53,29 @@ def check_answer(request: Request, answer: object) -> bytes:
         more = f' (and {len(misfits) - _MOST} more)' if len(misfits) > _MOST else ''
         raise _invalid(request, misfits[0][0], f'{said}{more}')
     return data
+
+
+def _check_kept(answer: object, plain: object) -> None:
+    """See that JSON has all of an answer: a secret, say, would be stored as stars.
+
+    Raises:
+        ValueError: Something of it is not in its JSON.
+    """
+    if isinstance(answer, BaseModel) or (is_dataclass(answer) and not isinstance(answer, type)):
+        try:
+            Codec[Any](type(answer), path='answer').encode(answer)
+        except CodecError as e:
+            raise ValueError(f'JSON does not keep all of it: see {e.path}') from e
+    elif isinstance(answer, Mapping) and isinstance(plain, dict):
+        given = cast('Mapping[Any, Any]', answer)
+        if len(given) != len(cast('dict[str, Any]', plain)):
+            raise ValueError('two of its keys are the same in JSON')
+        for value, part in zip(given.values(), cast('dict[str, Any]', plain).values(), strict=True):
+            _check_kept(value, part)
+    elif isinstance(answer, (list, tuple)) and isinstance(plain, list):
+        parts = cast('list[Any]', plain)
+        for value, part in zip(cast('list[Any]', answer), parts, strict=True):
+            _check_kept(value, part)
 
 
 def _invalid(request: Request, path: str, message: str) -> InvalidAnswerError:
@@ -58,11 +91,12 @@ def _invalid(request: Request, path: str, message: str) -> InvalidAnswerError:
 def _misfits(schema: Mapping[str, Any], plain: object) -> list[tuple[str, str]]:
     """Where a value does not fit a schema, and why; the first in the value first."""
     # Late: it takes 50 ms, and who only runs graphs never needs it.
-    from jsonschema import Draft202012Validator, exceptions
+    from jsonschema import Draft202012Validator, exceptions, validators
     from referencing import Registry
 
+    kind: Any = validators.extend(Draft202012Validator, {'pattern': _pattern})
     # With a registry of its own nothing is ever fetched, whatever a schema refers to.
-    validator: Any = Draft202012Validator(cast('Any', schema), registry=Registry())
+    validator: Any = kind(_without_patterned_keys(schema), registry=Registry())
     errors: Iterable[Any] = validator.iter_errors(plain)
     # Of a union: where it comes closest.
     best_match = cast('Any', exceptions).best_match
@@ -77,3 +111,34 @@ def _path(parts: Iterable[object]) -> str:
     for part in parts:
         path += f'[{part}]' if isinstance(part, int) else f'.{part}'
     return path
+
+
+def _pattern(_: object, pattern: str, value: object, __: object) -> Iterator[Exception]:
+    """The check of `pattern`, by pydantic's own engine: it takes as long as the text, whatever the
+    pattern. (Python's may take years, and blocks all runs of the process.)
+    """
+    from jsonschema import ValidationError
+
+    if not isinstance(value, str):
+        return
+    try:
+        checks = SchemaValidator(core_schema.str_schema(pattern=pattern))
+    except SchemaError:
+        return  # of another dialect: the type itself checks it
+    if not checks.isinstance_python(value):
+        yield ValidationError(f'{value[:80]!r} does not match {pattern!r}')
+
+
+def _without_patterned_keys(schema: Any) -> Any:
+    """A schema without what it says of keys by patterns: the type itself checks them."""
+    if isinstance(schema, dict):
+        members = cast('dict[str, Any]', schema)
+        dropped = (
+            {'patternProperties', 'additionalProperties'}
+            if isinstance(members.get('patternProperties'), dict)
+            else set[str]()
+        )
+        return {k: _without_patterned_keys(v) for k, v in members.items() if k not in dropped}
+    if isinstance(schema, list):
+        return [_without_patterned_keys(part) for part in cast('list[Any]', schema)]
+    return schema

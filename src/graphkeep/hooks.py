@@ -74,11 +74,12 @@ class Hooks(ABC):
         with its nonce means that it went through before (`None`), else `LeaseLostError`.
 
         With it go its requests: `asks` are inserted as `open`, with a deadline `timeout` seconds
-        from now; one that is there is opened again, without its answer, if it has an `error`, and
-        stays as it is if it has none. `closes` get a `closed_at`, and those that are open become
-        `closed`. With the status `paused`, `wake_at` is the earliest of the commit's `wake_at` and
-        of the new deadlines; but if the header's `answered` is above the commit's, the run becomes
-        `ready` instead, without a `wake_at`.
+        from now. One that is there stays as it is, unless it has an `error`: then it is opened
+        again, closed or not, without its answer, with the prompt, payload and schema that it has
+        now, and with the deadline it had. `closes` get a `closed_at`, and those that are open
+        become `closed`. With the status `paused`, `wake_at` is the earliest of the commit's
+        `wake_at` and of the deadlines of what is new or opened again; but if the header's
+        `answered` is above the commit's, the run becomes `ready` instead, without a `wake_at`.
         """
 
     @abstractmethod

@@ -8,6 +8,7 @@ When everything that it waits for has been answered, the step runs again from it
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from datetime import datetime, timedelta
@@ -75,12 +76,16 @@ def question(
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
             raise TypeError(f'wait_for(): timeout is seconds or a timedelta, got {timeout!r}')
         if not 0 < seconds < 3_000_000_000:
-            raise ValueError(f'wait_for(): the timeout must be above 0 and finite, got {timeout!r}')
+            raise ValueError(
+                'wait_for(): the timeout must be above 0 and below 3,000,000,000 s, got '
+                f'{timeout!r}'
+            )
     elif default is not REQUIRED:
         raise TypeError('wait_for(): a default is what a passed deadline gives. Give a timeout too')
     adapter, schema = _described(type_)
     try:
         data = to_json(payload, inf_nan_mode='strings')
+        json.loads(data)  # integers may have more digits than Python reads
     except (PydanticSerializationError, ValueError) as e:
         raise TypeError(f'wait_for(): the payload cannot be made JSON: {e}') from e
     return Question(

@@ -69,6 +69,7 @@ class Scope:
         '_task',
         '_token',
         'asking',
+        'last',
         'taken',
     )
 
@@ -90,6 +91,8 @@ class Scope:
         """
         self.asking: Asking | None = None
         """What `wait_for` was called for, if it was called."""
+        self.last: set[asyncio.Future[Any]] = set()
+        """What else a pause of the step waits for."""
         self.taken: set[str] = set()
         """Names that this attempt uses up, of what may not be there twice."""
         self._known = known
@@ -161,11 +164,19 @@ class Scope:
         """Whether `once` has kept a value under a name, in this attempt or an earlier one."""
         return name in self._task.memo
 
+    @property
+    def is_pausing(self) -> bool:
+        """Whether something in this attempt waits for an answer."""
+        return self.asking is not None and bool(self.asking.asked)
+
     async def quiet(self) -> None:
-        """Wait until no `once` is under way: what it is about to give must not be thrown away."""
-        calls = [shared.task for shared in (self._shared or {}).values()]
-        if calls:
-            await asyncio.wait(calls)
+        """Wait for what is under way and must not be thrown away: every `once`, and `last`."""
+        while True:
+            calls = [shared.task for shared in (self._shared or {}).values()]
+            under_way = [task for task in (*calls, *self.last) if not task.done()]
+            if not under_way:
+                return
+            await asyncio.wait(under_way)
 
     async def once(self, name: str, function: Callable[[], Any], type_: Any) -> Any:
         """The value of `function`, called unless an earlier attempt has kept its value."""
@@ -184,7 +195,8 @@ class Scope:
             # Shielded: others may wait for the same value.
             return await asyncio.shield(shared.task)
         except asyncio.CancelledError:
-            if shared.waiting == 1 and not shared.task.done():
+            # What is under way when the step pauses is brought to its end, and kept.
+            if shared.waiting == 1 and not shared.task.done() and not self.is_pausing:
                 self._forget(name, shared)
                 shared.task.cancel()
                 await asyncio.wait((shared.task,))

@@ -187,7 +187,7 @@ class Store(Port):
                 graph=graph,
                 labels=check_labels(labels),
                 name=name,
-                created_before=None if older_than is None else datetime.now(tz=UTC) - older_than,
+                created_before=None if older_than is None else _ago(older_than),
                 status=_statuses(status, RequestStatus),
                 after=None if after is None else (after.created_at, after.run_id, after.request_id),
                 limit=limit,
@@ -202,6 +202,8 @@ class Store(Port):
             RequestNotFoundError: It has no such request.
         """
         check_run_id(run_id)
+        if not isinstance(request_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f'request_id must be a string, <task>:<name>, got {request_id!r:.80}')
         query = RequestQuery(run_id=run_id, request_id=request_id, limit=1)
         for request in await self.find_requests(query):
             return request
@@ -327,7 +329,9 @@ class Store(Port):
         """
         check_run_id(run_id)
         await self.open()
-        return await self._retrying(lambda: self._cancel(run_id))
+        run = await self._retrying(lambda: self._cancel(run_id))
+        self.notices.heard(run_id)
+        return run
 
     async def delete(self, run_id: str, *, force: bool = False) -> None:
         """Remove a run and all its snapshots.
@@ -376,7 +380,7 @@ class Store(Port):
         Returns:
             How many were deleted. A run that is being worked on is left.
         """
-        before = datetime.now(tz=UTC) - older_than
+        before = _ago(older_than)
         deleted = 0
         after: Run | None = None
         while True:
@@ -392,6 +396,14 @@ class Store(Port):
             if not page:
                 return deleted
             after = page[-1]
+
+
+def _ago(time: timedelta) -> datetime:
+    """That long ago. Raises `ValueError` for what was before all time."""
+    try:
+        return datetime.now(tz=UTC) - time
+    except OverflowError:
+        raise ValueError(f'older_than={time!r} is longer ago than there are dates') from None
 
 
 def _statuses(given: Any, kind: Any) -> tuple[Any, ...]:

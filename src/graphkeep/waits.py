@@ -133,10 +133,20 @@ class Waits:
         for new in asks:
             known = self.known.get(new.request_id)
             if known is not None:
-                again = replace(known, status='open', answer_json=None, error=new.error)
+                again = replace(
+                    known,
+                    status='open',
+                    prompt=new.prompt,
+                    payload_json=new.payload,
+                    schema_json=new.schema,
+                    answer_json=None,
+                    error=new.error,
+                )
                 self.known[new.request_id] = again
                 continue
             timeout = None if new.timeout is None else timedelta(seconds=new.timeout)
+            if timeout is not None and new.error is not None:
+                timeout = timedelta()  # it has the deadline it had: the next look tells which
             self.known[new.request_id] = Request(
                 run_id=self.run_id,
                 request_id=new.request_id,

@@ -196,10 +196,13 @@ async def _leg(
 async def _to_its_end(scope: Scope, leg: Coroutine[Any, Any, Leg]) -> Leg:
     """Await a leg. Where the step pauses beside it, which cancels this, the leg is kept before."""
     task = asyncio.ensure_future(leg)
+    # Also where nothing cancels this: `asyncio.gather` leaves it behind.
+    scope.last.add(task)
+    task.add_done_callback(scope.last.discard)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        if scope.asking is None or not scope.asking.asked:
+        if not scope.is_pausing:
             task.cancel()
         try:
             await asyncio.wait((task,))

@@ -99,6 +99,11 @@ class Execution:
         return sorted(self._frontier.tasks.values(), key=lambda task: int(task.id))
 
     @property
+    def born(self) -> int:
+        """What tells the run from another one of the same id: the epoch it was created with."""
+        return self._journal.first_epoch
+
+    @property
     def idle(self) -> bool:
         """Whether no step runs, and none has ended that is not committed."""
         return not self._running and not self._completed

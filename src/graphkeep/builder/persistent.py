@@ -485,6 +485,10 @@ class KeptRun(Generic[StateT, DepsT, OutputT]):
                 )
             except (RunPausedError, RunBusyError):
                 continue  # somebody else was faster
+            if execution is not None and execution.born != self._execution.born:
+                # Deleted, and created again with this id.
+                await execution.close()
+                execution = None
             if execution is None:
                 raise RunNotFoundError(run_id=self._handle.run_id)
             self._execution = execution

@@ -79,7 +79,7 @@ class Steps:
                 raise
             done.error = e
         done.ends(scope.asking)
-        if done.paused:
+        if scope.is_pausing:
             await scope.quiet()
         return done
 
@@ -102,7 +102,7 @@ class Steps:
         except BaseException as e:  # noqa: BLE001 - settled as the step's error
             done.error = e
         done.ends(scope.asking)
-        if done.paused:
+        if scope.is_pausing:
             await scope.quiet()
         elif done.error is None:
             try:

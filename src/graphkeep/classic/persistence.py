@@ -405,10 +405,11 @@ class _NodeRun(AbstractAsyncContextManager[None]):
             await self._finish(cursor, pending, exc)
             return
         error = exc
+        if scope.is_pausing:
+            await scope.quiet()
         if error is not None:
             error = split_waiting(error)
             if error is None:
-                await scope.quiet()
                 await cursor.pause(pending, asking)
         else:
             try:

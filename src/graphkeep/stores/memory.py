@@ -132,6 +132,7 @@ class MemoryStore(Store):
                 lease_until=now + timedelta(seconds=request.ttl),
                 interrupted=False,
                 wake_at=None,
+                due=False,
                 updated_at=now,
             )
         snapshots = () if request.expected_seq is not None else tuple(_since_full(row.snapshots))
@@ -196,11 +197,16 @@ class MemoryStore(Store):
                 row.requests[new.request_id] = replace(
                     known,
                     status='open',
+                    prompt=new.prompt,
+                    payload_json=new.payload,
+                    schema_json=new.schema,
                     error=new.error,
                     answer_json=None,
                     answered_by=None,
                     answered_at=None,
+                    closed_at=None,
                 )
+                wakes += [] if known.deadline is None else [known.deadline]
         for request_id in commit.closes:
             known = row.requests.get(request_id)
             if known is not None and known.closed_at is None:

@@ -43,20 +43,16 @@ class SQLiteRequests:
                 'error': None if new.error is None else to_json(new.error),
                 'now': now,
             }
-            there = {'run_id': run_id, 'request_id': new.request_id}
-            known = connection.execute(self._sql['has_request'], there).fetchone()
-            connection.execute(self._sql['ask'], values)
-            if known is None and deadline is not None:
-                wakes.append(deadline)
+            # Of a request that is there already, and stays as it is, nothing is returned.
+            wakes += [
+                at for (at,) in connection.execute(self._sql['ask'], values) if at is not None
+            ]
         for request_id in commit.closes:
             closed = {'run_id': run_id, 'request_id': request_id, 'now': now}
             connection.execute(self._sql['close_request'], closed)
         if commit.status == 'paused':
-            paused = {
-                'run_id': run_id,
-                'answered': commit.answered,
-                'wake_at': min(wakes, default=None),
-            }
+            wake_at = min(wakes, default=None)
+            paused = {'run_id': run_id, 'answered': commit.answered, 'wake_at': wake_at}
             connection.execute(self._sql['pause'], paused)
 
     def answer(

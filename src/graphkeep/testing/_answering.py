@@ -285,6 +285,31 @@ class Answering(Contract):
             await store.answer('run-1', '0:manager', _OK)
             assert (await store.request('run-1', '0:manager')).error == 'not a date'
 
+    async def test_a_request_is_opened_again_as_it_is_asked_now(self) -> None:
+        async with self.make_store() as store:
+            worker = await self.started(store, graph='g')
+            await worker.pauses(asks(timeout=60.0))
+            asked = await store.request('run-1', '0:manager')
+            await store.answer('run-1', '0:manager', _OK)
+            await worker.take()
+            await worker.step(closes=['0:manager'])
+            assert (await store.request('run-1', '0:manager')).closed_at is not None
+            again = asks(error='no', prompt='Else?', payload=b'[2]', schema=b'{"type":"integer"}')
+            await worker.pauses(again, answered=1)
+            request = await store.request('run-1', '0:manager')
+            assert (request.status, request.closed_at) == ('open', None)
+            assert (request.prompt, request.payload) == ('Else?', [2])
+            assert request.schema == {'type': 'integer'}
+            assert request.deadline == asked.deadline
+            # Its deadline wakes the run, though it is none of a new request.
+            assert (await store.run('run-1')).wake_at == asked.deadline
+            assert await store.requests() == [request]
+            with pytest.raises(InvalidAnswerError):
+                await store.answer('run-1', '0:manager', _OK)
+            await store.answer('run-1', '0:manager', 7)
+            run = await store.run('run-1')
+            assert (run.status, run.answered, run.wake_at) == ('ready', 2, None)
+
     # --- deadlines --------------------------------------------------------------------------------
 
     async def test_a_passed_deadline_makes_a_paused_run_due(self) -> None:

@@ -51,11 +51,14 @@ function ask(run, new, status)
       if failure ~= '' then redis.call('HSET', requests, ERROR .. id, failure) end
       put_open(requests, open, listed, run_id, id, at, deadline, '-', shown)
     elseif failure ~= '' then
-      local before, created_at, deadline, _, closed_at = state_of(requests, id)
+      local before, created_at, deadline = state_of(requests, id)
       if before then
         redis.call('HDEL', requests, ANSWER .. id, BY .. id)
-        redis.call('HSET', requests, ERROR .. id, failure)
-        put_open(requests, open, listed, run_id, id, created_at, deadline, closed_at, shown)
+        redis.call(
+          'HSET', requests, ASKED .. id, asked, PAYLOAD .. id, payload, SCHEMA .. id, schema,
+          ERROR .. id, failure)
+        put_open(requests, open, listed, run_id, id, created_at, deadline, '-', shown)
+        if tonumber(deadline) then first = math.min(first or math.huge, tonumber(deadline)) end
       end
     end
   end

@@ -94,8 +94,8 @@ older AS (
 -- name: append_asking
 -- As `append_commit`, for a batch of which a commit asks, closes or pauses. What is asked has the time of its commit. If the
 -- row that is locked here has an answer ($16) that the worker has not seen, the run becomes ready: an answer locks the row as
--- well, so it comes before, and is counted, or after, and finds the run paused. Only the deadlines of what is new count for
--- `wake_at`. A request that is there stays as it is, unless its answer did not do: then it is opened again.
+-- well, so it comes before, and is counted, or after, and finds the run paused. Only the deadlines of what is new or opened again count
+-- for `wake_at`. A request that is there stays as it is, unless its answer did not do: then it is opened again.
 WITH run AS (
   UPDATE {prefix}_runs
   SET
@@ -113,9 +113,11 @@ WITH run AS (
           WHEN $12::text = 'paused' AND answered <= $16 THEN least(
             $17::timestamptz,
             (
-              SELECT min(now + make_interval(secs => timeout))
-              FROM unnest($18::text[], $25::double precision[]) AS ask (id, timeout)
-              WHERE NOT EXISTS (SELECT FROM {prefix}_requests WHERE run_id = $1 AND request_id = id)
+              SELECT
+                min(CASE WHEN known.run_id IS NULL THEN now + make_interval(secs => timeout) ELSE known.deadline END)
+              FROM unnest($18::text[], $25::double precision[], $26::text[]) AS ask (id, timeout, failure)
+              LEFT JOIN {prefix}_requests AS known ON known.run_id = $1 AND known.request_id = id
+              WHERE known.run_id IS NULL OR failure IS NOT NULL
             )
           )
         END
@@ -144,7 +146,9 @@ asked AS (
     $25::double precision[], $26::text[]
   ) AS ask (id, name, node, task, prompt, payload, schema, timeout, error)
   ON CONFLICT (run_id, request_id) DO UPDATE
-  SET status = 'open', answer = NULL, answered_by = NULL, answered_at = NULL, error = excluded.error
+  SET
+    status = 'open', prompt = excluded.prompt, payload = excluded.payload, schema = excluded.schema, answer = NULL,
+    answered_by = NULL, answered_at = NULL, closed_at = NULL, error = excluded.error
   WHERE excluded.error IS NOT NULL
   RETURNING 1
 ),

@@ -66,7 +66,7 @@ WHERE run_id = :run_id
 
 -- name: ask
 -- With the commit of the step that asks. One that is there stays as it is, unless its answer did not
--- do: then it is opened again.
+-- do: then it is opened again, as it is asked now. Gives the deadline of what is open with that.
 INSERT INTO {prefix}_requests (
   run_id, request_id, name, node, task, status, prompt, payload, schema, deadline, created_at, error
 )
@@ -75,12 +75,10 @@ VALUES (
   CAST(:schema AS TEXT), :deadline, :now, :error
 )
 ON CONFLICT (run_id, request_id) DO UPDATE
-SET status = 'open', answer = NULL, answered_by = NULL, answered_at = NULL, error = excluded.error
+SET status = 'open', prompt = excluded.prompt, payload = excluded.payload, schema = excluded.schema,
+  answer = NULL, answered_by = NULL, answered_at = NULL, closed_at = NULL, error = excluded.error
 WHERE excluded.error IS NOT NULL
-
--- name: has_request
--- Before `ask`, in its transaction: only a new request has a new deadline.
-SELECT 1 FROM {prefix}_requests WHERE run_id = :run_id AND request_id = :request_id
+RETURNING deadline
 
 -- name: close_request
 -- With the commit of the step that needs it no more.
