@@ -75,7 +75,6 @@ Box = StructuredDict({'type': 'object', 'properties': {'n': {'type': 'integer'}}
         (list[int], list[int]),
         (Box, Box),
     ],
-    ids=str,
 )
 def test_types_of_a_specification(spec: Any, type_: Any) -> None:
     output = output_of(Agent(), spec)
@@ -92,9 +91,7 @@ def _says_nothing(said: str):
     return said
 
 
-@pytest.mark.parametrize(
-    'spec', [_says_nothing, TextOutput(_says_nothing), lambda x: x, 7], ids=str
-)
+@pytest.mark.parametrize('spec', [_says_nothing, TextOutput(_says_nothing), lambda x: x, 7])
 def test_types_that_cannot_be_told(spec: Any) -> None:
     with pytest.raises(TypeError, match='output_type='):
         output_of(Agent(), spec)
@@ -117,7 +114,6 @@ def test_an_agent_that_can_only_defer() -> None:
         (int | str, [text('5')], '5'),
         (Annotated[int, Field(gt=1)], [call('final_result', 'o', response=5)], 5),
     ],
-    ids=str,
 )
 @pytest.mark.parametrize('of', ['agent', 'run'])
 async def test_an_output_comes_back_as_its_type(

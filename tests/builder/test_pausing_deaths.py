@@ -59,7 +59,6 @@ async def test_a_run_that_asks_dies_at_any_call_of_the_store(
         died = rig.deaths > 0
 
 
-@every_store
 @every_case
 @moments
 async def test_a_run_dies_while_two_people_answer_or_somebody_answers_at_once(
