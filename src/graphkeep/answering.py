@@ -94,13 +94,14 @@ def _misfits(schema: Mapping[str, Any], plain: object) -> list[tuple[str, str]]:
     from jsonschema import Draft202012Validator, exceptions, validators
     from referencing import Registry
 
-    kind: Any = validators.extend(Draft202012Validator, {'pattern': _pattern})
+    # Untyped: the stubs know less than half of it.
+    checks, errors_of = cast('Any', validators), cast('Any', exceptions)
+    kind = checks.extend(Draft202012Validator, {'pattern': _pattern})
     # With a registry of its own nothing is ever fetched, whatever a schema refers to.
-    validator: Any = kind(_without_patterned_keys(schema), registry=Registry())
+    validator = kind(_without_patterned_keys(schema), registry=cast('Any', Registry)())
     errors: Iterable[Any] = validator.iter_errors(plain)
     # Of a union: where it comes closest.
-    best_match = cast('Any', exceptions).best_match
-    closest: list[Any] = [best_match((error,)) for error in errors]
+    closest: list[Any] = [errors_of.best_match((error,)) for error in errors]
     found = [(list(error.absolute_path), str(error.message)) for error in closest]
     found.sort(key=lambda misfit: [str(part) for part in misfit[0]])
     return [(_path(parts), message) for parts, message in found]
