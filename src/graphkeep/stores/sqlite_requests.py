@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+from typing import Any
 
 from ..errors import DamagedRunError
 from ..requests import Request, RequestQuery
@@ -107,7 +108,7 @@ class SQLiteRequests:
         elif query.status == ('open',) and query.request_id is None:
             statement = 'find_open_requests'
         found: list[Request] = []
-        for row in connection.execute(self._sql[statement], values).fetchall():
+        for row in _rows(connection, self._sql[statement], values):
             try:
                 found.append(request_of(row))
             except DamagedRunError as e:
@@ -116,3 +117,20 @@ class SQLiteRequests:
                 # One that is damaged does not hide the others.
                 logger.warning('left out of a list of requests: %s', e)
         return found
+
+
+def _rows(
+    connection: sqlite3.Connection, statement: str, values: dict[str, Any]
+) -> list[tuple[Any, ...]]:
+    """All rows of a statement. Ours hold plain UTF-8, which the driver reads in a third of the time
+    that it takes to ask us of every text; only what a foreign hand has written does not.
+    """
+    careful = connection.text_factory
+    connection.text_factory = str
+    try:
+        return connection.execute(statement, values).fetchall()
+    except sqlite3.OperationalError:
+        pass  # a text that is none; or whatever the second try will say
+    finally:
+        connection.text_factory = careful
+    return connection.execute(statement, values).fetchall()
