@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -403,9 +404,9 @@ async def test_a_damaged_request_is_named_and_hides_no_other(
             await (await started(store, f'run-{number}')).pauses(asks())
         sql = f'UPDATE graphkeep_requests SET {change} WHERE run_id '
         await run_sql(fresh_postgres_url, f"{sql} IN ('run-1', 'run-3')")
-        statuses = ('open', 'x')
+        statuses: Any = ('open', 'x')
         with caplog.at_level(logging.WARNING, 'graphkeep'):
-            found = await store.requests(status=statuses, limit=3)  # type: ignore[arg-type]
+            found = await store.find_requests(RequestQuery(status=statuses, limit=3))
         assert [request.run_id for request in found] == ['run-0', 'run-2', 'run-4']
         assert "run 'run-1'" in caplog.text
         calls = [store.request('run-1', '0:manager'), store.answer('run-1', '0:manager', _OK)]

@@ -44,7 +44,8 @@ pytestmark = pytest.mark.redis
 async def test_a_request_is_fields_of_a_hash(redis_url: str, cli: redis.Redis) -> None:
     payload, schema = b'{"a": 1.0,  "b":"\\u0000\\ud800"}', b'{ "type" : "object" }'
     async with only(redis_url) as store:
-        worker = await paused(store, asks(timeout=60, prompt='\0?', payload=payload, schema=schema))
+        ask = asks(timeout=60, prompt='\0?', payload=payload, schema=schema)
+        worker = await paused(store, ask)
         asked = stamp((await store.run('order-42')).updated_at)
         deadline = b'%d' % (int(asked) + 60_000_000)
         stored = {
@@ -76,7 +77,7 @@ async def test_a_request_is_fields_of_a_hash(redis_url: str, cli: redis.Redis) -
         assert [fields for _, fields in cli.xrange(ANSWERS)] == [{b'run': b'order-42'}]
 
         await worker.take()
-        await worker.pauses(asks(error='no \ud800'), answered=1)
+        await worker.pauses(ask._replace(error='no \ud800'), answered=1)
         assert cli.hgetall(REQUESTS) == stored | {b'error:0:manager': b'"no \\ud800"'}
         again = listed.replace(b'21 -\n', b'21 11\n') + b'"no \\ud800"'
         assert cli.hgetall(LISTED) == {b'order-42\x000:manager': again}

@@ -56,6 +56,8 @@ async def test_a_run_is_stored_as_plain_rows(path: Path, tool: sqlite3.Connectio
                 'parent_seq': None,
                 'created_at': micros(created.created_at),
                 'updated_at': micros(run.updated_at),
+                'answered': 0,
+                'wake_at': None,
             }
         ]
         assert rows(tool, 'SELECT * FROM graphkeep_snapshots') == [
@@ -87,7 +89,7 @@ async def test_a_run_is_stored_as_plain_rows(path: Path, tool: sqlite3.Connectio
             },
         ]
         assert rows(tool, 'SELECT * FROM graphkeep_meta') == [
-            {'name': 'schema_version', 'value': '1'}
+            {'name': 'schema_version', 'value': '2'}
         ]
 
 
@@ -137,7 +139,7 @@ async def test_a_prefix_of_ones_own_keeps_two_stores_in_one_file_apart(
     assert names == {
         f'{prefix}_{table}'
         for prefix in ('graphkeep', 'other')
-        for table in ('meta', 'runs', 'snapshots')
+        for table in ('meta', 'requests', 'runs', 'snapshots')
     }
 
 
@@ -287,7 +289,7 @@ async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
     assert sqlite_schema(old) == sqlite_schema(fresh) != before
     with closing(sqlite3.connect(old)) as connection:
         assert connection.execute('SELECT * FROM graphkeep_meta').fetchall() == [
-            ('schema_version', '2')
+            ('schema_version', '3')
         ]
 
 
