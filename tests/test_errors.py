@@ -15,8 +15,20 @@ import pytest
 
 from graphkeep import errors
 from graphkeep.errors import GraphkeepError, RunBusyError
+from graphkeep.requests import Request
 
 KINDS = [getattr(errors, name) for name in errors.__all__]
+
+ASKED = Request(
+    run_id="run '1'",
+    request_id='0:manager',
+    name='manager',
+    node='Node',
+    task='0',
+    status='answered',
+    answer_json=b'{"ok":true}',
+    created_at=datetime(2026, 11, 30, tzinfo=UTC),
+)
 
 FIELDS: dict[str, Any] = {
     'run_id': "run '1'",
@@ -37,6 +49,10 @@ FIELDS: dict[str, Any] = {
     'steps': ('one', 'two'),
     'values': ('1', '2'),
     'message': 'what happened',
+    'request_id': '0:manager',
+    'request': ASKED,
+    'requests': (ASKED,),
+    'deadline': datetime(2026, 12, 1, tzinfo=UTC),
 }
 
 

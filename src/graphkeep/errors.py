@@ -271,7 +271,7 @@ class GraphChangedError(RunError, ValueError):
         super().__init__(message, run_id=run_id)
 
 
-class RunPausedError(RunError):
+class RunPausedError(RunError, RuntimeError):
     """Nothing of the run can go on before one of its requests is answered."""
 
     def __init__(self, *, run_id: str, requests: Sequence[Request] = ()) -> None:
