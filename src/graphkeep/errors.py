@@ -85,6 +85,7 @@ class GraphkeepError(Exception):
 
 def _again(kind: type[GraphkeepError], args: tuple[Any, ...], fields: dict[str, Any]) -> Any:
     error = kind.__new__(kind, *args)
+    error.args = args  # `OSError` leaves them to an `__init__`, which is not called here
     error.__dict__.update(fields)
     return error
 
