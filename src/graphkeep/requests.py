@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, cast
 
 __all__ = ('NewRequest', 'Request', 'RequestQuery', 'RequestStatus')
@@ -83,6 +83,47 @@ class NewRequest(NamedTuple):
     """Seconds from its commit to its deadline."""
     error: str | None = None
     """Opens a request again that was answered: why the answer did not do. Its deadline stays."""
+
+    def opened(
+        self,
+        run_id: str,
+        *,
+        at: datetime,
+        graph: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Request:
+        """The request as it is when it has just been stored."""
+        return Request(
+            run_id=run_id,
+            request_id=self.request_id,
+            name=self.name,
+            node=self.node,
+            task=self.task,
+            status='open',
+            prompt=self.prompt,
+            payload_json=self.payload,
+            schema_json=self.schema,
+            deadline=None if self.timeout is None else at + timedelta(seconds=self.timeout),
+            created_at=at,
+            error=self.error,
+            graph=graph,
+            labels={} if labels is None else labels,
+        )
+
+    def opened_again(self, known: Request) -> Request:
+        """A request that is stored, opened again by this one."""
+        return replace(
+            known,
+            status='open',
+            prompt=self.prompt,
+            payload_json=self.payload,
+            schema_json=self.schema,
+            error=self.error,
+            answer_json=None,
+            answered_by=None,
+            answered_at=None,
+            closed_at=None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

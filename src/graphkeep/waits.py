@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from .errors import RunBusyError, StoreError, StoreUnavailableError
@@ -133,33 +132,12 @@ class Waits:
         for new in asks:
             known = self.known.get(new.request_id)
             if known is not None:
-                again = replace(
-                    known,
-                    status='open',
-                    prompt=new.prompt,
-                    payload_json=new.payload,
-                    schema_json=new.schema,
-                    answer_json=None,
-                    error=new.error,
-                )
-                self.known[new.request_id] = again
+                self.known[new.request_id] = new.opened_again(known)
                 continue
-            timeout = None if new.timeout is None else timedelta(seconds=new.timeout)
-            if timeout is not None and new.error is not None:
-                timeout = timedelta()  # it has the deadline it had: the next look tells which
-            self.known[new.request_id] = Request(
-                run_id=self.run_id,
-                request_id=new.request_id,
-                name=new.name,
-                node=new.node,
-                task=new.task,
-                status='open',
-                prompt=new.prompt,
-                payload_json=new.payload,
-                schema_json=new.schema,
-                deadline=None if timeout is None else now + timeout,
-                created_at=now,
-            )
+            if new.timeout is not None and new.error is not None:
+                # It has the deadline it had: the next look tells which.
+                new = new._replace(timeout=0.0)
+            self.known[new.request_id] = new.opened(self.run_id, at=now)
 
 
 OnPause = Literal['raise', 'wait']

@@ -174,39 +174,15 @@ class MemoryStore(Store):
         wakes = [] if commit.wake_at is None else [commit.wake_at]
         for new in commit.asks:
             known = row.requests.get(new.request_id)
-            if known is None:
-                deadline = None if new.timeout is None else now + timedelta(seconds=new.timeout)
-                row.requests[new.request_id] = Request(
-                    run_id=row.header.run_id,
-                    request_id=new.request_id,
-                    name=new.name,
-                    node=new.node,
-                    task=new.task,
-                    status='open',
-                    prompt=new.prompt,
-                    payload_json=new.payload,
-                    schema_json=new.schema,
-                    deadline=deadline,
-                    created_at=now,
-                    error=new.error,
-                    graph=row.header.graph,
-                    labels=row.header.labels,
-                )
-                wakes += [] if deadline is None else [deadline]
-            elif new.error is not None:
-                row.requests[new.request_id] = replace(
-                    known,
-                    status='open',
-                    prompt=new.prompt,
-                    payload_json=new.payload,
-                    schema_json=new.schema,
-                    error=new.error,
-                    answer_json=None,
-                    answered_by=None,
-                    answered_at=None,
-                    closed_at=None,
-                )
-                wakes += [] if known.deadline is None else [known.deadline]
+            if known is not None and new.error is None:
+                continue
+            header = row.header
+            request = row.requests[new.request_id] = (
+                new.opened(header.run_id, at=now, graph=header.graph, labels=header.labels)
+                if known is None
+                else new.opened_again(known)
+            )
+            wakes += [] if request.deadline is None else [request.deadline]
         for request_id in commit.closes:
             known = row.requests.get(request_id)
             if known is not None and known.closed_at is None:
