@@ -224,7 +224,7 @@ class Link:
                 _ = add(command, what, len(call.keys), *call.keys, *call.args, **options)
             return await pipeline.execute(raise_on_error=False)
 
-    async def fields(self, key: bytes, *names: str) -> list[bytes | None]:
+    async def fields(self, key: bytes, *names: str | bytes) -> list[bytes | None]:
         """Some fields of a hash, without a script."""
         options: dict[str, object] = {NEVER_DECODE: True}
         try:
