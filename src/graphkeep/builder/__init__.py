@@ -18,8 +18,9 @@ from ..runs import check_count
 from . import merge
 from .graphs import check_built
 from .merge import Rule
-from .persistent import KeptRun, PersistentGraph
+from .persistent import PersistentGraph
 from .plan import GeneratedIdWarning, Plan
+from .watching import KeptRun
 
 __all__ = ('GeneratedIdWarning', 'KeptRun', 'PersistentGraph', 'merge', 'persist')
 
