@@ -27,14 +27,6 @@ _NOTHING = b'{"format":1}'
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-_ASKS_NOTHING: tuple[tuple[NewRequest, ...], tuple[str, ...], int, datetime | None] = (
-    (),
-    (),
-    0,
-    None,
-)
-
-
 class Journal:
     """A run as this process knows it: its document, the snapshot it is at, and the claim, while
     there is one.
@@ -234,8 +226,15 @@ class Journal:
             started_at=started_at,
             duration=duration,
         )
-        asking = (tuple(asks), tuple(closes), answered, wake_at)
-        ending = await self._write(lease, draft, status, asking)
+        ending = await self._write(
+            lease,
+            draft,
+            status,
+            asks=tuple(asks),
+            closes=tuple(closes),
+            answered=answered,
+            wake_at=wake_at,
+        )
         if ending.error is None:
             self.document.advance(change, size=size)
             self.seq += 1
@@ -307,17 +306,23 @@ class Journal:
         lease: Lease,
         draft: Draft,
         status: Status,
-        asking: tuple[
-            tuple[NewRequest, ...], tuple[str, ...], int, datetime | None
-        ] = _ASKS_NOTHING,
+        *,
+        asks: tuple[NewRequest, ...] = (),
+        closes: tuple[str, ...] = (),
+        answered: int = 0,
+        wake_at: datetime | None = None,
     ) -> Ending[None]:
         commit = Commit(
-            lease.claim,
-            draft,
-            status,
-            self.store.lease,
-            new_nonce(),
-            *(self.store.history, *asking),
+            claim=lease.claim,
+            draft=draft,
+            status=status,
+            ttl=self.store.lease,
+            nonce=new_nonce(),
+            history=self.store.history,
+            asks=asks,
+            closes=closes,
+            answered=answered,
+            wake_at=wake_at,
         )
         started = monotonic()
         lease.writing = True

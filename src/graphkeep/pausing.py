@@ -234,19 +234,26 @@ class Asking:
             error=error,
         )
 
-    def check_nothing_open(self) -> None:
-        """A step that returns must have got all that it asked for.
+    def outcome(self, raised: BaseException | None) -> BaseException | None:
+        """What a step that has ended failed with.
 
-        Raises:
-            RuntimeError: Something in it has swallowed the pause.
+        Args:
+            raised: What it raised. If this gives `None` then, it has paused.
+
+        Returns:
+            What it raised beside its pauses; of a step that returned, a `RuntimeError` if something
+            in it has swallowed a pause.
         """
-        if self.asked:
-            names = ', '.join(map(repr, self.asked))
-            raise RuntimeError(
-                f'Step {self._task.node!r} returned while its request {names} is open: something '
-                'in it has caught the BaseException that pauses it (asyncio.gather(…, '
-                'return_exceptions=True), a bare except, a return in finally). Let it pass.'
-            )
+        if raised is not None:
+            return split_waiting(raised)
+        if not self.asked:
+            return None
+        names = ', '.join(map(repr, self.asked))
+        return RuntimeError(
+            f'Step {self._task.node!r} returned while its request {names} is open: something '
+            'in it has caught the BaseException that pauses it (asyncio.gather(…, '
+            'return_exceptions=True), a bare except, a return in finally). Let it pass.'
+        )
 
 
 def _given(request: Request) -> bytes | None:

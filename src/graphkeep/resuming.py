@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -35,7 +35,15 @@ if TYPE_CHECKING:
 
     AnyGraph = Graph[Any, Any, Any] | PersistentGraph[Any, Any, Any, Any]
 
-__all__ = ('Recovered', 'check_graphs', 'go_on', 'is_left', 'recover', 'resume')
+__all__ = (
+    'Recovered',
+    'check_graphs',
+    'go_on',
+    'is_left',
+    'recover',
+    'resume',
+    'running_runs',
+)
 
 logger = logging.getLogger('graphkeep')
 
@@ -229,7 +237,7 @@ class _Recovery:
         """Go on with what is known to have been left; gives the runs whose claims are alive."""
         alive: dict[str, Run] = {}
         for name in self._graphs:
-            found = await _all_running(self._store, name)
+            found = [run async for run in running_runs(self._store, name)]
             if ready:
                 free = await self._store.candidates((name,), limit=_ALL)
                 found += [run for run in free if run.status != 'running']
@@ -337,14 +345,15 @@ def _raised(name: str, run_id: str, error: Exception) -> Recovered:
     return Recovered(run_id=run_id, graph=name, error=error)
 
 
-async def _all_running(store: Store, graph: str) -> list[Run]:
-    found: list[Run] = []
+async def running_runs(store: Store, graph: str) -> AsyncGenerator[Run]:
+    """The runs of a graph that somebody has claimed, newest first, a page at a time."""
     after: Run | None = None
     while True:
         page = await store.runs(graph=graph, status='running', after=after, limit=_PAGE)
-        found += page
+        for run in page:
+            yield run
         if len(page) < _PAGE:
-            return found
+            return
         after = page[-1]
 
 

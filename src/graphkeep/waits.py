@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from .errors import RunBusyError, StoreError, StoreUnavailableError
+from .errors import RunBusyError, RunPausedError, StoreError, StoreUnavailableError
 from .hooks import not_claimable
 from .journal import check_not_held
 from .requests import NewRequest, Request, RequestQuery, RequestStatus
@@ -21,8 +21,7 @@ __all__ = (
     'OnPause',
     'Waits',
     'check_on_pause',
-    'open_requests',
-    'pause_of',
+    'paused_error',
     'wait_while_paused',
 )
 
@@ -57,16 +56,12 @@ class Waits:
             await self._read()
 
     async def _read(self) -> None:
-        found = await self._store.find_requests(
-            RequestQuery(run_id=self.run_id, unused=True, limit=None)
-        )
-        now = datetime.now(tz=UTC)
+        query = RequestQuery(run_id=self.run_id, unused=True, limit=None)
+        found, now = await self._store.find_requests(query), datetime.now(tz=UTC)
         if any(r.status == 'open' and r.deadline is not None and r.deadline <= now for r in found):
             # Decided by the database alone: an answer that comes now is either in time or refused.
             await self._store.expire(self.run_id)
-            found = await self._store.find_requests(
-                RequestQuery(run_id=self.run_id, unused=True, limit=None)
-            )
+            found = await self._store.find_requests(query)
         self.known.clear()
         self.known.update((request.request_id, request) for request in found)
 
@@ -108,21 +103,34 @@ class Waits:
         return [r.request_id for r in self.known.values() if r.task == task_id]
 
     @property
-    def open(self) -> list[Request]:
-        """What is open, oldest first."""
-        found = [request for request in self.known.values() if request.status == 'open']
-        return sorted(found, key=lambda request: (request.created_at, request.request_id))
+    def any_open(self) -> bool:
+        """Whether anything is open."""
+        return any(request.status == 'open' for request in self.known.values())
 
     @property
     def wake_at(self) -> datetime | None:
         """The first deadline of what is open."""
-        return min((r.deadline for r in self.open if r.deadline is not None), default=None)
+        found = (r.deadline for r in self.known.values() if r.status == 'open')
+        return min((deadline for deadline in found if deadline is not None), default=None)
 
     @property
     def seconds_left(self) -> float | None:
         """Until that, by this machine's clock: the database has the last word."""
         wake_at = self.wake_at
         return None if wake_at is None else (wake_at - datetime.now(tz=UTC)).total_seconds()
+
+    def pause(
+        self, task: Task, asked: Mapping[str, NewRequest | None], used: Mapping[str, bytes]
+    ) -> tuple[list[NewRequest], list[str]]:
+        """Put into a task what its attempt waits for and has used.
+
+        Returns:
+            What to ask, and which requests are of no more use: the task itself has what they gave.
+        """
+        closes = [request_id_of(task.id, name) for name in used if name not in task.answers]
+        task.waits, task.answers = tuple(asked), dict(used)
+        asks = [new for new in asked.values() if new is not None]
+        return asks, [request_id for request_id in closes if request_id in self.known]
 
     def written(self, asks: Iterable[NewRequest], closes: Iterable[str]) -> None:
         """A commit has asked and closed these. When exactly, only the database knows."""
@@ -190,19 +198,7 @@ def _elsewhere(run: Run) -> bool:
     return False
 
 
-async def open_requests(store: Store, run_id: str) -> list[Request]:
-    """What a run waits for, oldest first."""
-    return await store.find_requests(RequestQuery(run_id=run_id, status=('open',), limit=None))
-
-
-def pause_of(
-    task: Task, asked: Mapping[str, NewRequest | None], used: Mapping[str, bytes]
-) -> tuple[list[NewRequest], list[str]]:
-    """Put into a task what its attempt waits for and has used.
-
-    Returns:
-        What to ask, and which requests are of no more use: the task itself has what they gave.
-    """
-    closes = [request_id_of(task.id, name) for name in used if name not in task.answers]
-    task.waits, task.answers = tuple(asked), dict(used)
-    return [new for new in asked.values() if new is not None], closes
+async def paused_error(store: Store, run_id: str) -> RunPausedError:
+    """The error of a run that is paused: with what it waits for, oldest first."""
+    requests = await store.find_requests(RequestQuery(run_id=run_id, status=('open',), limit=None))
+    return RunPausedError(run_id=run_id, requests=requests)

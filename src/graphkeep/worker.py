@@ -7,13 +7,13 @@ import logging
 import random
 import signal
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .errors import StoreUnavailableError
-from .resuming import check_graphs, go_on, is_left
+from .resuming import check_graphs, go_on, is_left, running_runs
 from .runs import Run, check_count
 from .shielding import to_its_end
 from .store import Store
@@ -30,7 +30,6 @@ _DEAD = 5.0
 _FIRST_BACKOFF, _LAST_BACKOFF = 5.0, 300.0
 """Seconds for which a run is left alone that could not be continued and stays as it is: it does not
 fit the graph, say. They double."""
-_PAGE = 500
 _FETCH = 50
 """Most candidates beyond those that there is room for: of many workers, each takes others."""
 
@@ -209,15 +208,12 @@ class Worker:
         """
         found: list[Run] = []
         for name in self._graphs:
-            after: Run | None = None
-            while len(found) < self._most:
-                page = await self._store.runs(
-                    graph=name, status='running', after=after, limit=_PAGE
-                )
-                found += [run for run in page if run.run_id not in self._running and is_left(run)]
-                if len(page) < _PAGE:
-                    break
-                after = page[-1]
+            async with aclosing(running_runs(self._store, name)) as runs:
+                async for run in runs:
+                    if len(found) >= self._most:
+                        break
+                    if run.run_id not in self._running and is_left(run):
+                        found.append(run)
         return found
 
     def _is_free(self, run: Run) -> bool:

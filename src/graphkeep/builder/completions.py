@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any
 
-from ..pausing import Asking, split_waiting
+from ..pausing import Asking
 from ..requests import NewRequest
 from ..tasks import Task
 from .state import Copy, Left, StateKeeper
@@ -87,12 +87,6 @@ class Completion:
         self.duration = perf_counter() - self.clock
         if asking is None:
             return
-        if self.error is None:
-            try:
-                asking.check_nothing_open()
-            except RuntimeError as e:
-                self.error = e
-            return
-        self.error = split_waiting(self.error)
-        if self.error is None:
+        raised, self.error = self.error, asking.outcome(self.error)
+        if raised is not None and self.error is None:
             self.asked, self.used = asking.asked, asking.used

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 from ..document import Change
-from ..errors import GraphkeepError, RunPausedError, StoreUnavailableError
+from ..errors import GraphkeepError, StoreUnavailableError
 from ..failures import describe
 from ..journal import Journal
 from ..runs import Status
 from ..shielding import Ending
 from ..tasks import Task, encode_task, request_id_of
-from ..waits import Waits, open_requests
+from ..waits import Waits, paused_error
 from .completions import Completion, StepState
 from .frontier import Frontier
 from .gathering import Gathering
@@ -56,8 +56,7 @@ class Execution:
         self._most = max_parallel
         self._running: dict[str, asyncio.Task[None]] = {}
         self._completed: deque[Completion] = deque()
-        self.waits = waits
-        """What the run waits for."""
+        self._waits = waits
         self._next = Gathering(plan, journal, frontier, waits)
         self._steps = Steps(
             plan,
@@ -147,13 +146,14 @@ class Execution:
         while not self._completed:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-            self._launch()
+            if not self._completed:
+                self._launch()  # an answer has come
         async with self._committing:
             return await self._settle(self._take())
 
     def _is_stuck(self) -> bool:
         """Whether no task runs, and each waits for an answer."""
-        tasks, waits = self._frontier.tasks.values(), self.waits
+        tasks, waits = self._frontier.tasks.values(), self._waits
         return not self._running and bool(waits.known) and all(waits.holds(task) for task in tasks)
 
     async def _pause(self) -> None:
@@ -163,18 +163,17 @@ class Execution:
                 Change(),
                 event='pause',
                 status='paused',
-                answered=self.waits.answered,
-                wake_at=self.waits.wake_at,
+                answered=self._waits.answered,
+                wake_at=self._waits.wake_at,
             )
             self.paused = ending.error is None
             ending.unwrap()
 
     async def _check_answered(self) -> None:
         """Go on from a pause, if an answer has come meanwhile."""
-        await self.waits.look()
+        await self._waits.look()
         if self._is_stuck():
-            requests = await open_requests(self._journal.store, self._journal.run_id)
-            raise RunPausedError(run_id=self._journal.run_id, requests=requests)
+            raise await paused_error(self._journal.store, self._journal.run_id)
         self.paused = False
 
     async def claim(self) -> None:
@@ -226,7 +225,7 @@ class Execution:
                 return
             if task.id in self._running:
                 continue
-            if self.waits.known and self.waits.holds(task):
+            if self._waits.known and self._waits.holds(task):
                 held = True
                 continue
             name = f'graphkeep-{task.node}-{task.id}'
@@ -239,11 +238,11 @@ class Execution:
         notices, looks, this = self._journal.store.notices, 0, asyncio.current_task()
         with notices.listening(self._journal.run_id) as event:
             # A driver may swallow the cancellation that ends this (wait_for of Python 3.11 does).
-            while self.waits.open and self._listener is this:
-                await notices.pause(event, looks=looks, most=self.waits.seconds_left)
+            while self._waits.any_open and self._listener is this:
+                await notices.pause(event, looks=looks, most=self._waits.seconds_left)
                 async with self._committing:
                     # Not beside a commit that asks: what is read might not have it yet.
-                    if await self.waits.looked():
+                    if await self._waits.looked():
                         self._nudge()
                 looks += 1
         if self._listener is this:
@@ -395,7 +394,7 @@ class Execution:
 
     async def _commit(self, last: Completion, *, failed: _Failed | None) -> BaseException | None:
         """Commit what was settled; gives the cancellation that arrived meanwhile."""
-        gathered, waits = self._next, self.waits
+        gathered, waits = self._next, self._waits
         change = gathered.finish(self._keeper.change)
         status: Status = 'done' if self.ended else 'running'
         if not self.ended and failed is None and not self._completed and self._stops():
@@ -412,7 +411,7 @@ class Execution:
                 asks=gathered.asks,
                 closes=gathered.closes,
                 answered=waits.answered,
-                wake_at=waits.wake_at,
+                wake_at=waits.wake_at if status == 'paused' else None,
             )
         except GraphkeepError as e:
             # A refused renewal has told it before, or the store was closed: nothing was tried.
@@ -429,10 +428,10 @@ class Execution:
     def _stops(self) -> bool:
         """Whether nothing can go on after the next commit."""
         asked = {new.request_id for new in self._next.asks}
-        if self._running or not (asked or self.waits.known):
+        if self._running or not (asked or self._waits.known):
             return False
         return all(
-            self.waits.holds(task)
+            self._waits.holds(task)
             or any(request_id_of(task.id, name) in asked for name in task.waits)
             for task in self._frontier.tasks.values()
         )

@@ -8,7 +8,7 @@ from ..document import Change
 from ..journal import Journal
 from ..requests import NewRequest
 from ..tasks import counters, encode_task
-from ..waits import Waits, pause_of
+from ..waits import Waits
 from .completions import Completion
 from .frontier import Buffer, Frontier, JoinKey
 from .plan import Plan
@@ -53,9 +53,9 @@ class Gathering:
         """A step waits."""
         self.last = done
         task = self._frontier.touch_task(done.task.id)
-        asks, closes = pause_of(task, done.asked, done.used)
+        asks, closes = self._waits.pause(task, done.asked, done.used)
         self.asks += asks
-        self.closes += [request_id for request_id in closes if request_id in self._waits.known]
+        self.closes += closes
         self._collect_tasks()
 
     def end(self, output: bytes) -> None:

@@ -14,7 +14,6 @@ from ..errors import (
     GraphChangedError,
     RunMovedError,
     RunNotFoundError,
-    RunPausedError,
     RunStatusError,
 )
 from ..handle import Handle
@@ -23,7 +22,7 @@ from ..journal import Journal, check_not_held
 from ..parts import Part, split, text_of
 from ..runs import Run
 from ..tasks import START, counters, encode_task, read_counters, read_tasks
-from ..waits import Waits, open_requests
+from ..waits import Waits, paused_error
 from .executor import Execution
 from .frontier import Buffer, Frontier
 from .plan import JoinPlan, Plan
@@ -120,8 +119,7 @@ async def _look(
         raise not_claimable(run)
     check_not_held(run)
     if run.status == 'paused' and not run.due:
-        requests = await open_requests(handle.store, run.run_id)
-        raise RunPausedError(run_id=run.run_id, requests=requests)
+        raise await paused_error(handle.store, run.run_id)
     document = journal.document
     live = _decoded(run, 'state', lambda: plan.state.decode(document.state))
     keeper = StateKeeper(plan.state, plan.merger, document, live)

@@ -114,8 +114,12 @@ class PersistentGraph(Generic[StateT, DepsT, InputT, OutputT]):
                 infer_name=False,
             )
 
-        goes_on = persistence is not None and getattr(persistence, 'if_exists', '') == 'resume'
-        return await self._finish(begin, persistence if goes_on else None, on_pause)
+        if persistence is not None:
+            check_handle(persistence)
+            if persistence.if_exists == 'raise':
+                # A run that is there already is an error, and not waited for.
+                return await self._finish(begin, None, on_pause)
+        return await self._finish(begin, persistence, on_pause)
 
     async def start(
         self,

@@ -21,7 +21,6 @@ from ..errors import (
     GraphChangedError,
     LeaseLostError,
     RunNotFoundError,
-    RunPausedError,
     StoreClosedError,
     StoreUnavailableError,
 )
@@ -33,7 +32,7 @@ from ..runs import Run, Status
 from ..scope import Scope
 from ..shielding import Ending
 from ..tasks import START, Task, counters, encode_task, read_counters
-from ..waits import Waits, open_requests, pause_of
+from ..waits import Waits, paused_error
 from .binding import Binding
 from .tasks import stored_task
 
@@ -196,7 +195,7 @@ class Cursor:
             return None
         check_not_held(run)
         if run.status == 'paused' and not run.due:
-            raise RunPausedError(run_id=run_id, requests=await open_requests(store, run_id))
+            raise await paused_error(store, run_id)
         try:
             stored = stored_task(run_id, journal.document)
             number, _ = read_counters(journal.document)
@@ -326,10 +325,9 @@ class Cursor:
             RunPausedError: Always, unless the commit fails.
         """
         stored = replace(pending.stored)
-        asks, used = pause_of(stored, asking.asked, asking.used)
+        asks, closes = self._requests.pause(stored, asking.asked, asking.used)
         pending.status = 'error'
         pending.stored = stored
-        closes = [request_id for request_id in used if request_id in self._requests.known]
         await self._pause(pending, Change(tasks={stored.id: encode_task(stored)}), asks, closes)
 
     async def _pause(
@@ -356,8 +354,7 @@ class Cursor:
         )
         await self._check(ending)
         self._requests.written(asks, closes)
-        requests = await open_requests(journal.store, self.run_id)
-        raise RunPausedError(run_id=self.run_id, requests=requests)
+        raise await paused_error(journal.store, self.run_id)
 
     async def leave(self) -> None:
         """The pending node was cancelled: it has changed nothing, and the run can go on at once."""

@@ -28,7 +28,6 @@ from .. import owner as owners
 from ..errors import GraphChangedError, RunBusyError
 from ..handle import Handle, IfExists, Verify
 from ..namespaces import caller_namespace
-from ..pausing import split_waiting
 from ..runs import Run, Status
 from ..scope import Scope
 from .binding import Binding, bind
@@ -404,18 +403,11 @@ class _NodeRun(AbstractAsyncContextManager[None]):
         if asking is None:
             await self._finish(cursor, pending, exc)
             return
-        error = exc
         if scope.is_pausing:
             await scope.quiet()
-        if error is not None:
-            error = split_waiting(error)
-            if error is None:
-                await cursor.pause(pending, asking)
-        else:
-            try:
-                asking.check_nothing_open()
-            except RuntimeError as e:
-                error = e
+        error = asking.outcome(exc)
+        if exc is not None and error is None:
+            await cursor.pause(pending, asking)
         await self._finish(cursor, pending, error)
         if error is not None and error is not exc:
             raise error

@@ -92,7 +92,7 @@ class Waiting:
 
         Args:
             places: Where the requests are.
-            query: What is wanted, as `listed.lua` takes it.
+            query: What is wanted, as `listed.lua` takes it; '' for all.
             begins: The beginning of what was asked.
         """
         buckets: dict[int, list[int]] = {}
@@ -102,7 +102,7 @@ class Waiting:
 
         async def read(bucket: int, positions: Sequence[int]) -> None:
             names = [_member(places[position][1]) for position in positions]
-            if not (query or begins):
+            if not query:
                 # The server's own command takes a fraction of what a script does.
                 texts = await self._link.fields(self._listed[bucket], *names)
                 for position, text in zip(positions, texts, strict=True):

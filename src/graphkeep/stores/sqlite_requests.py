@@ -24,6 +24,10 @@ class SQLiteRequests:
 
     def __init__(self, file: SQLiteFile) -> None:
         self._sql = file.statements
+        find = self._sql['find_requests']
+        self._find_any = find.replace('{which}', 'true')
+        self._find_of_run = find.replace('{which}', self._sql['if_of_run'])
+        self._find_open = find.replace('{which}', self._sql['if_open'])
 
     def write(self, connection: sqlite3.Connection, commit: Commit, now: int) -> None:
         """Store what a commit asks and closes, and pause its run: in the commit's transaction."""
@@ -88,7 +92,7 @@ class SQLiteRequests:
     def _find(self, connection: sqlite3.Connection, query: RequestQuery) -> list[Request]:
         created_at, after_run, after_request = query.after or (None, '', '')
         before = query.created_before
-        values = {
+        values: dict[str, Any] = {
             'run_id': query.run_id,
             'request_id': query.request_id,
             'name': query.name,
@@ -102,13 +106,14 @@ class SQLiteRequests:
             'after_request': after_request,
             'limit': -1 if query.limit is None else query.limit,
         }
-        statement = 'find_requests'
+        statement = self._find_any
         if query.run_id is not None:
-            statement = 'find_requests_of_run'
-        elif query.status == ('open',) and query.request_id is None:
-            statement = 'find_open_requests'
+            statement = self._find_of_run
+        elif query.status == ('open',):
+            statement = self._find_open
+            values['status'] = None  # said already: asked again of each row, it takes time
         found: list[Request] = []
-        for row in _rows(connection, self._sql[statement], values):
+        for row in _rows(connection, statement, values):
             try:
                 found.append(request_of(row))
             except DamagedRunError as e:

@@ -1,11 +1,11 @@
--- Reads what a list shows of open requests, without a look at their runs.
+-- Reads what a list shows of those open requests that match a query, without a look at their runs.
 --
 -- KEYS: listed.
--- ARGV: the query as JSON, or '' for all; what `asked` has to begin with; then the requests, as they
+-- ARGV: the query as JSON; what `asked` has to begin with; then the requests, as they
 --   are named in `open`.
 -- Reply: how long each text is, by spaces, `-` where there is none, 0 where the request does not
 --   match; every text, by nothing. What cannot be read is given: the client finds out.
-local query, begins = ARGV[1] ~= '' and cjson.decode(ARGV[1]), ARGV[2]
+local query, begins = cjson.decode(ARGV[1]), ARGV[2]
 
 local runs = {}
 local function matches(text)
@@ -30,7 +30,7 @@ local sizes, texts = {}, {}
 for i, text in ipairs(redis.call('HMGET', KEYS[1], unpack(ARGV, 3))) do
   if not text or text == '' then
     sizes[i] = '-'
-  elseif query and not matches(text) then
+  elseif not matches(text) then
     sizes[i] = 0
   else
     sizes[i] = #text

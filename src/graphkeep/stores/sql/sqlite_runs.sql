@@ -265,12 +265,13 @@ ORDER BY updated_at, run_id
 LIMIT :limit
 
 -- name: find_requests
--- Oldest first, with graph and labels of their runs.
+-- Oldest first, with graph and labels of their runs. {which} is one of the conditions below, to the
+-- letter, so that the planner finds its index; or 'true'.
 SELECT request.run_id, request_id, name, node, task, request.status, CAST(prompt AS BLOB),
   CAST(payload AS BLOB), CAST(schema AS BLOB), deadline, request.created_at, CAST(answer AS BLOB),
   answered_by, answered_at, closed_at, request.error, graph, labels
 FROM {prefix}_requests AS request JOIN {prefix}_runs AS run ON run.run_id = request.run_id
-WHERE (:run_id IS NULL OR request.run_id = :run_id)
+WHERE {which}
   AND (:request_id IS NULL OR request_id = :request_id)
   AND (:name IS NULL OR name = :name)
   AND (:graph IS NULL OR graph = :graph)
@@ -284,51 +285,17 @@ WHERE (:run_id IS NULL OR request.run_id = :run_id)
       WHERE label.key = wanted.key AND label.value = wanted.value
     )
   ) END)
-  AND (:after IS NULL OR (request.created_at, request.run_id, request_id) > (:after, :after_run, :after_request))
+  AND (
+    :after IS NULL
+    OR (request.created_at, request.run_id, request_id) > (:after, :after_run, :after_request)
+  )
 ORDER BY request.created_at, request.run_id, request_id
 LIMIT :limit
 
--- name: find_requests_of_run
--- As find_requests, of one run: through the primary key.
-SELECT request.run_id, request_id, name, node, task, request.status, CAST(prompt AS BLOB),
-  CAST(payload AS BLOB), CAST(schema AS BLOB), deadline, request.created_at, CAST(answer AS BLOB),
-  answered_by, answered_at, closed_at, request.error, graph, labels
-FROM {prefix}_requests AS request JOIN {prefix}_runs AS run ON run.run_id = request.run_id
-WHERE request.run_id = :run_id
-  AND (:request_id IS NULL OR request_id = :request_id)
-  AND (:name IS NULL OR name = :name)
-  AND (:graph IS NULL OR graph = :graph)
-  AND (:status IS NULL OR request.status IN (SELECT value FROM json_each(:status)))
-  AND (NOT :unused OR closed_at IS NULL)
-  AND (:created_before IS NULL OR request.created_at < :created_before)
-  AND (:labels IS NULL OR CASE WHEN json_valid(labels) THEN NOT EXISTS (
-    SELECT 1 FROM json_each(:labels) AS wanted
-    WHERE NOT EXISTS (
-      SELECT 1 FROM json_each(run.labels) AS label
-      WHERE label.key = wanted.key AND label.value = wanted.value
-    )
-  ) END)
-  AND (:after IS NULL OR (request.created_at, request.run_id, request_id) > (:after, :after_run, :after_request))
-ORDER BY request.created_at, request.run_id, request_id
-LIMIT :limit
+-- name: if_of_run
+-- Through the primary key.
+request.run_id = :run_id
 
--- name: find_open_requests
--- As find_requests, of those that are open: through the index that is in order already.
-SELECT request.run_id, request_id, name, node, task, request.status, CAST(prompt AS BLOB),
-  CAST(payload AS BLOB), CAST(schema AS BLOB), deadline, request.created_at, CAST(answer AS BLOB),
-  answered_by, answered_at, closed_at, request.error, graph, labels
-FROM {prefix}_requests AS request JOIN {prefix}_runs AS run ON run.run_id = request.run_id
-WHERE request.status = 'open'
-  AND (:name IS NULL OR name = :name)
-  AND (:graph IS NULL OR graph = :graph)
-  AND (:created_before IS NULL OR request.created_at < :created_before)
-  AND (:labels IS NULL OR CASE WHEN json_valid(labels) THEN NOT EXISTS (
-    SELECT 1 FROM json_each(:labels) AS wanted
-    WHERE NOT EXISTS (
-      SELECT 1 FROM json_each(run.labels) AS label
-      WHERE label.key = wanted.key AND label.value = wanted.value
-    )
-  ) END)
-  AND (:after IS NULL OR (request.created_at, request.run_id, request_id) > (:after, :after_run, :after_request))
-ORDER BY request.created_at, request.run_id, request_id
-LIMIT :limit
+-- name: if_open
+-- Through the index that is in order already.
+request.status = 'open'
