@@ -122,6 +122,9 @@ def quick_postgres_url(postgres_url: str, postgres_server: PostgresServer) -> st
     return postgres_url
 
 
+TABLES = ('snapshots', 'requests', 'runs', 'conversations', 'entries', 'blobs')
+
+
 @pytest.mark.postgres
 class InPostgres(CommitContract):
     kind = PostgresStore
@@ -137,9 +140,8 @@ class InPostgres(CommitContract):
         connection = await asyncpg.connect(self.url)
         try:
             if await connection.fetchval("SELECT to_regclass('graphkeep_runs')"):
-                await connection.execute('DELETE FROM graphkeep_snapshots')
-                await connection.execute('DELETE FROM graphkeep_requests')
-                await connection.execute('DELETE FROM graphkeep_runs')
+                for table in TABLES:
+                    await connection.execute(f'DELETE FROM graphkeep_{table}')
         finally:
             await connection.close()
 

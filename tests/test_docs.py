@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CLASSIC = find_spec('pydantic_graph.persistence') is not None
+CONVERSATIONS = find_spec('pydantic_ai.conversation_store') is not None
 _BLOCK = re.compile(r'(?:<!-- (?P<marks>[a-z0-9 ]+) -->\n)?```python\n(?P<code>.*?)```', re.DOTALL)
 _URLS = re.compile(r"'(?P<scheme>postgresql|redis)://[^']*'")
 
@@ -47,11 +48,11 @@ def test_every_fence_of_python_is_found() -> None:
         text = page.read_text(encoding='utf-8')
         assert len(re.findall(r'```py', text)) == sum(1 for _ in snippets(page)), page.name
         for snippet in snippets(page):
-            assert snippet.marks <= {'v1', 'builder', 'postgres', 'redis', 'both'}, page.name
+            assert snippet.marks <= {'v1', 'v2', 'builder', 'postgres', 'redis', 'both'}, page.name
 
 
 def runs_here(snippet: Snippet) -> bool:
-    return CLASSIC or 'v1' not in snippet.marks
+    return (CLASSIC or 'v1' not in snippet.marks) and (CONVERSATIONS or 'v2' not in snippet.marks)
 
 
 def with_server(page: Path, server: str | None) -> bool:

@@ -53,6 +53,12 @@ FIELDS: dict[str, Any] = {
     'request': ASKED,
     'requests': (ASKED,),
     'deadline': datetime(2026, 12, 1, tzinfo=UTC),
+    'conversation_id': 'chat-1',
+    'entry_id': '019',
+    'position': 3,
+    'library': '2.68.0',
+    'here': '3.0.0',
+    'updated_at': datetime(2026, 11, 30, tzinfo=UTC),
 }
 
 

@@ -9,6 +9,9 @@ from .builder import GeneratedIdWarning, PersistentGraph, merge, persist
 from .codec import AppendOnly
 from .errors import (
     CodecError,
+    ConversationBusyError,
+    ConversationError,
+    DamagedConversationError,
     DamagedRunError,
     FormatVersionError,
     GraphChangedError,
@@ -34,6 +37,8 @@ from .errors import (
     StoreError,
     StoreUnavailableError,
     StoreWriteError,
+    UnfinishedRunError,
+    UnreadableMessageError,
     UnstorableTypeError,
 )
 from .requests import Request
@@ -47,7 +52,10 @@ from .worker import Worker
 __all__ = (
     'AppendOnly',
     'CodecError',
+    'ConversationBusyError',
+    'ConversationError',
     'CurrentTask',
+    'DamagedConversationError',
     'DamagedRunError',
     'FormatVersionError',
     'GeneratedIdWarning',
@@ -80,6 +88,8 @@ __all__ = (
     'StoreError',
     'StoreUnavailableError',
     'StoreWriteError',
+    'UnfinishedRunError',
+    'UnreadableMessageError',
     'UnstorableTypeError',
     'Worker',
     'current_task',

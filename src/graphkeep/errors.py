@@ -24,6 +24,11 @@ GraphkeepError
 │       ├── RequestClosedError      answered otherwise, expired, or of no more use: `request`
 │       ├── InvalidAnswerError      does not fit what was asked for: `path`
 │       └── RequestTimeoutError     raised in the step: its deadline has passed
+├── ConversationError               one conversation, or its messages
+│   ├── DamagedConversationError    a row or entry cannot be read: `conversation_id`, `entry_id`
+│   ├── ConversationBusyError       somebody runs an agent in it: `owner`, `updated_at`
+│   ├── UnreadableMessageError      a message is none to this pydantic-ai: `entry_id`, `library`
+│   └── UnfinishedRunError          an agent's run was left half-way, and something else was asked
 ├── StateConflictError              parallel steps changed the same field: `path`, `steps`
 └── CodecError                      a Python value and its JSON: `path`
     ├── UnstorableTypeError         found when the graph is bound
@@ -45,6 +50,9 @@ if TYPE_CHECKING:
 
 __all__ = (
     'CodecError',
+    'ConversationBusyError',
+    'ConversationError',
+    'DamagedConversationError',
     'DamagedRunError',
     'FormatVersionError',
     'GraphChangedError',
@@ -70,6 +78,8 @@ __all__ = (
     'StoreError',
     'StoreUnavailableError',
     'StoreWriteError',
+    'UnfinishedRunError',
+    'UnreadableMessageError',
     'UnstorableTypeError',
 )
 
@@ -354,6 +364,82 @@ class RequestTimeoutError(RequestError, TimeoutError):
             run_id=run_id,
             request_id=request_id,
         )
+
+
+class ConversationError(GraphkeepError):
+    """A conversation, or what it holds, is not as it has to be."""
+
+    def __init__(
+        self, message: str, *, conversation_id: str | None = None, entry_id: str | None = None
+    ) -> None:
+        self.conversation_id = conversation_id
+        """The conversation, where it is known: entries may be shared."""
+        self.entry_id = entry_id
+        """The entry, if it is one."""
+        super().__init__(message)
+
+
+class DamagedConversationError(ConversationError, LookupError):
+    """A stored conversation or entry is not as graphkeep wrote it. Other ones can be read.
+
+    A `LookupError`, because that is how `ConversationStore` hears of an entry that is gone.
+    """
+
+    def __init__(
+        self, *, conversation_id: str | None = None, entry_id: str | None = None, reason: str
+    ) -> None:
+        self.reason = reason
+        """What is wrong with it."""
+        what = f'Conversation {conversation_id!r}' if entry_id is None else f'Entry {entry_id!r}'
+        super().__init__(
+            f'{what} is damaged: {reason}. Others can be read. Restore it from a backup, or delete '
+            'its conversation.',
+            conversation_id=conversation_id,
+            entry_id=entry_id,
+        )
+
+
+class UnreadableMessageError(ConversationError, ValueError):
+    """A stored message cannot be read by this version of pydantic-ai."""
+
+    def __init__(
+        self, *, entry_id: str, position: int, library: str, here: str, reason: str
+    ) -> None:
+        self.position = position
+        """How many messages come before it."""
+        self.library = library
+        """The version of pydantic-ai that wrote it."""
+        self.here = here
+        """The version that was to read it."""
+        self.reason = reason
+        """What this version has against it."""
+        super().__init__(
+            f'Message {position} (entry {entry_id!r}) was written by pydantic-ai {library} and '
+            f"cannot be read by {here}: {reason}. It is stored as it was. on_unreadable='skip' "
+            'reads the others.',
+            entry_id=entry_id,
+        )
+
+
+class ConversationBusyError(ConversationError, RuntimeError):
+    """Somebody who may be alive runs an agent in the conversation. Nothing was changed."""
+
+    def __init__(self, *, conversation_id: str, owner: str, updated_at: datetime) -> None:
+        self.owner = owner
+        """Who, as `host/pid/…`."""
+        self.updated_at = updated_at
+        """When it last said that it lives (by its clock)."""
+        where = '/'.join(owner.split('/')[:2])
+        super().__init__(
+            f'An agent runs in conversation {conversation_id!r} in process {where}, which wrote at '
+            f'{updated_at.isoformat()}. Wait for its end; if it has died, its run can be taken '
+            'over when the lease of KeepRun has passed.',
+            conversation_id=conversation_id,
+        )
+
+
+class UnfinishedRunError(ConversationError, RuntimeError):
+    """A run of an agent was left half-way in this conversation, and something else was asked."""
 
 
 class StateConflictError(GraphkeepError, ValueError):

@@ -11,6 +11,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from .conversations import (
+    ConversationQuery,
+    ConversationWrite,
+    EntriesQuery,
+    StoredConversation,
+    StoredEntries,
+)
 from .errors import RunBusyError, RunMovedError, RunNotFoundError, RunStatusError
 from .requests import Request, RequestQuery
 from .runs import (
@@ -152,6 +159,54 @@ class Hooks(ABC):
     @abstractmethod
     async def _expire(self, run_id: str) -> None:
         """The open requests of a run whose deadlines have passed become `expired`."""
+
+    @abstractmethod
+    async def _write_conversation(self, write: ConversationWrite) -> bool:
+        """Insert or replace a conversation, and insert its new entries and their blobs.
+
+        It goes through if the row that is stored has the `expected_revision` (or there is none, or
+        an expired one, if that is `None`) and each tip, and each parent of a new entry, is stored
+        or among the new entries. A row that has `conversation.revision` already means that an
+        earlier attempt went through: nothing is written again; so does an entry that is there with
+        the same parent and data. An entry that is there with others is a conflict.
+
+        Where the new tips leave entries that no conversation reaches, those are removed, with the
+        blobs that nobody needs any more; so are those of an expired conversation that is replaced.
+        `expires_at` becomes now + `ttl`.
+
+        Returns:
+            Whether it went through; if not, nothing was written.
+        """
+
+    @abstractmethod
+    async def _delete_conversation(self, conversation_id: str, revision: str) -> bool:
+        """Remove the conversation if it has this revision (also one that has expired), the entries
+        that no other conversation reaches, and the blobs that no other entry needs.
+
+        Returns:
+            Whether there was one.
+        """
+
+    @abstractmethod
+    async def _conversations(self, query: ConversationQuery) -> Sequence[StoredConversation]:
+        """Matching conversations, by `updated_at` then `conversation_id`, both descending; expired
+        ones by when they expired.
+
+        One that cannot be read raises `DamagedConversationError` if it was asked for by its id, and
+        is left out with a warning otherwise.
+        """
+
+    @abstractmethod
+    async def _entries(self, query: EntriesQuery) -> StoredEntries | None:
+        """A part of the history that ends in `head_id`, in order, with its blobs, consistent.
+
+        `limit`: the last so many. Otherwise those with `start <= position < stop`. `None` if there
+        is no such entry.
+
+        Raises:
+            DamagedConversationError: An entry, or the chain, is not as it was written; names the
+                entry. Whether its JSON is that of a message is not looked at.
+        """
 
     async def _watch(self, heard: Callable[[str | None], None]) -> None:  # noqa: B027 - optional
         """Call `heard` with the id of each run that is answered from now on, and with `None` when

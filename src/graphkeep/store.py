@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from . import owner as owners
 from .answering import check_answer
+from .conversation_port import ConversationPort
 from .errors import RequestClosedError, RequestNotFoundError, RunBusyError, RunNotFoundError
 from .handle import Handle, IfExists, Verify
 from .hooks import busy, new_nonce, not_claimable, refused_claim
-from .port import Port
 from .requests import Request, RequestQuery, RequestStatus
 from .runs import (
     Draft,
@@ -31,6 +31,7 @@ from .runs import (
 )
 
 if TYPE_CHECKING:
+    from .agents import Conversations
     from .classic import StatePersistence
     from .document import Document
 
@@ -40,7 +41,7 @@ ENDED: tuple[Status, ...] = ('done', 'cancelled')
 _PAGE = 1_000
 
 
-class Store(Port):
+class Store(ConversationPort):
     """One database and its connections, shared by all runs of the process.
 
     A store opens at its first use. `async with store:` is what closes it:
@@ -88,6 +89,19 @@ class Store(Port):
         return StatePersistence(
             self, run_id, if_exists=if_exists, graph=graph, labels=labels, verify=verify
         )
+
+    @property
+    def conversations(self) -> Conversations:
+        """The conversations of agents in this store: a `ConversationStore` of pydantic-ai.
+
+        `graphkeep.agents.Conversations(store, …)` is one with options.
+
+        Raises:
+            MissingDriverError: pydantic-ai 2.66 or newer is not installed.
+        """
+        from .agents import Conversations
+
+        return Conversations(self)
 
     async def run(self, run_id: str) -> Run:
         """The header of a run.

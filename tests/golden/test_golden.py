@@ -16,16 +16,19 @@ import redis
 import graphkeep
 from graphkeep import Store
 from graphkeep.builder import persist
+from graphkeep.conversations import ConversationQuery
 
+from . import talks
 from .graphs import WORDS, Deps, Totals, asking, squares
 
 HERE = Path(__file__).parent
 RELEASES = sorted(path.name for path in HERE.iterdir() if path.is_dir() and path.name[0] == 'v')
 CLASSIC = find_spec('pydantic_graph.persistence') is not None
+CONVERSATIONS = find_spec('pydantic_ai') and find_spec('pydantic_ai.conversation_store')
 
 
 def test_there_are_golden_files() -> None:
-    assert {'v1', 'v2'} <= set(RELEASES)
+    assert {'v1', 'v2', 'v3'} <= set(RELEASES)
 
 
 async def fill_postgres(url: str, stored: dict[str, list[dict[str, str | None]]]) -> None:
@@ -71,7 +74,7 @@ def fill_redis(url: str, stored: dict[str, Any]) -> None:
         client.close()
 
 
-async def check(store: Store) -> None:
+async def check(store: Store, release: str) -> None:
     """Everything a reader and a worker may want of the stored runs."""
     runs = {run.run_id: run for run in await store.runs()}
     version = 2 if 'asks' in runs else 1
@@ -103,6 +106,10 @@ async def check(store: Store) -> None:
         await go_on_with_requests(store)
     if CLASSIC:
         await go_on_with_nodes(store)
+    conversations = await store.find_conversations(ConversationQuery())
+    assert len(conversations) == (3 if release > 'v2' else 0)
+    if conversations and CONVERSATIONS:
+        await talks.check(store)
 
 
 async def go_on_with_builder(store: Store) -> None:
@@ -186,7 +193,7 @@ async def test_a_sqlite_file_of_a_release_goes_on(release: str, tmp_path: Path) 
     path = tmp_path / 'runs.db'
     shutil.copyfile(HERE / release / 'runs.db', path)
     async with graphkeep.open_store(f'sqlite:///{path}') as store:
-        await check(store)
+        await check(store, release)
 
 
 @pytest.mark.parametrize('release', RELEASES)
@@ -194,11 +201,11 @@ async def test_postgres_rows_of_a_release_go_on(release: str, fresh_postgres_url
     stored = json.loads((HERE / release / 'postgres.json').read_text('ascii'))
     await fill_postgres(fresh_postgres_url, stored)
     async with graphkeep.open_store(fresh_postgres_url) as store:
-        await check(store)
+        await check(store, release)
 
 
 @pytest.mark.parametrize('release', RELEASES)
 async def test_redis_keys_of_a_release_go_on(release: str, redis_url: str) -> None:
     fill_redis(redis_url, json.loads((HERE / release / 'redis.json').read_text('ascii')))
     async with graphkeep.open_store(redis_url, check_server=False) as store:
-        await check(store)
+        await check(store, release)

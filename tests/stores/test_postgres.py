@@ -84,7 +84,7 @@ async def test_a_run_is_stored_as_plain_rows(fresh_postgres_url: str) -> None:
         },
     ]
     assert await rows(url, 'SELECT * FROM graphkeep_meta') == [
-        {'name': 'schema_version', 'value': '2'}
+        {'name': 'schema_version', 'value': '3'}
     ]
 
 

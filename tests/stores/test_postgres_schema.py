@@ -65,7 +65,7 @@ async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
         pass
     assert await PostgresDatabase(old).schema() == await PostgresDatabase(fresh).schema() != before
     assert await rows(old, 'SELECT * FROM graphkeep_meta') == [
-        {'name': 'schema_version', 'value': '3'}
+        {'name': 'schema_version', 'value': '4'}
     ]
 
 
@@ -107,7 +107,7 @@ async def test_tables_of_the_first_version_are_migrated_with_what_is_in_them(
         pass
     assert await PostgresDatabase(old).schema() == await PostgresDatabase(fresh).schema()
     assert await rows(old, 'SELECT * FROM graphkeep_meta') == [
-        {'name': 'schema_version', 'value': '2'}
+        {'name': 'schema_version', 'value': '3'}
     ]
 
 

@@ -83,7 +83,7 @@ async def test_a_run_is_a_hash_and_a_stream(redis_url: str, cli: redis.Redis) ->
         (b'order-42', float(micros(created.created_at)))
     ]
     assert cli.hgetall(b'{graphkeep:0}:meta') == {
-        b'schema': b'2',
+        b'schema': b'3',
         b'buckets': b'1',
         b'hash': b'crc32',
     }
@@ -239,9 +239,9 @@ async def test_another_hash_function_is_refused(redis_url: str, cli: redis.Redis
 async def test_a_newer_schema_is_refused(redis_url: str, cli: redis.Redis) -> None:
     async with only(redis_url) as store:
         await Worker(store).create()
-    cli.hset('{graphkeep:0}:meta', 'schema', 3)
+    cli.hset('{graphkeep:0}:meta', 'schema', 4)
     before = cli.hgetall('{graphkeep:0}:run:run-1')
-    with pytest.raises(SchemaError, match=r'have schema 3; this graphkeep knows up to 2'):
+    with pytest.raises(SchemaError, match=r'have schema 4; this graphkeep knows up to 3'):
         await only(redis_url).open()
     assert cli.hgetall('{graphkeep:0}:run:run-1') == before
 

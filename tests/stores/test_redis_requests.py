@@ -190,7 +190,7 @@ async def test_a_database_of_schema_1_goes_on(redis_url: str, cli: redis.Redis) 
     cli.hset('{graphkeep:0}:meta', 'schema', 1)
     assert not {b'answered', b'wake_at'} & cli.hgetall(RUN).keys()
     async with only(redis_url) as store, only(redis_url) as other:
-        assert cli.hget('{graphkeep:0}:meta', 'schema') == b'2'
+        assert cli.hget('{graphkeep:0}:meta', 'schema') == b'3'
         run = await store.run('order-42')
         assert (run.status, run.answered, run.wake_at, run.due) == ('paused', 0, None, False)
         assert await store.requests(status=()) == []

@@ -36,7 +36,7 @@ async def test_a_newer_schema_is_refused_and_left_as_it_is(
         async with sql.store():
             pass
     before = await sql.content()
-    with pytest.raises(SchemaError, match=r'version 3; .* up to 2\. Upgrade'):
+    with pytest.raises(SchemaError, match=r'version 4; .* up to 3\. Upgrade'):
         await sql.store().open()
     assert await sql.content() == before
 

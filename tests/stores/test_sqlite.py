@@ -89,7 +89,7 @@ async def test_a_run_is_stored_as_plain_rows(path: Path, tool: sqlite3.Connectio
             },
         ]
         assert rows(tool, 'SELECT * FROM graphkeep_meta') == [
-            {'name': 'schema_version', 'value': '2'}
+            {'name': 'schema_version', 'value': '3'}
         ]
 
 
@@ -139,7 +139,10 @@ async def test_a_prefix_of_ones_own_keeps_two_stores_in_one_file_apart(
     assert names == {
         f'{prefix}_{table}'
         for prefix in ('graphkeep', 'other')
-        for table in ('meta', 'requests', 'runs', 'snapshots')
+        for table in (
+            *('blobs', 'conversations', 'entries', 'messages'),
+            *('meta', 'requests', 'runs', 'snapshots'),
+        )
     }
 
 
@@ -289,7 +292,7 @@ async def test_a_migrated_schema_is_the_same_as_a_fresh_one(
     assert sqlite_schema(old) == sqlite_schema(fresh) != before
     with closing(sqlite3.connect(old)) as connection:
         assert connection.execute('SELECT * FROM graphkeep_meta').fetchall() == [
-            ('schema_version', '3')
+            ('schema_version', '4')
         ]
 
 

@@ -290,7 +290,7 @@ def test_processes_that_open_a_new_file_at_once_all_succeed(path: Path) -> None:
         found = connection.execute('SELECT run_id, seq FROM graphkeep_runs').fetchall()
         versions = connection.execute('SELECT * FROM graphkeep_meta').fetchall()
     assert sorted(found) == sorted((f'run-{number}', 5) for number in range(12))
-    assert versions == [('schema_version', '2')]
+    assert versions == [('schema_version', '3')]
     assert integrity(path) == 'ok'
 
 

@@ -1,4 +1,9 @@
-"""Agents of pydantic-ai inside of a step, whose tools wait for approval and hold no process then.
+"""Agents of pydantic-ai: their conversations on every store, and their runs, which go on.
+
+- `Conversations` (`store.conversations`) is pydantic-ai's `ConversationStore`.
+- `KeepRun` is a capability: an agent's run that died goes on where it was.
+- `run` runs an agent inside of a step, and its tools may wait for approval and hold no process
+  then:
 
 ```python
 @g.step
@@ -26,6 +31,9 @@ The id of a call that was approved is the same on every attempt. Needs the extra
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
 from ..errors import MissingDriverError
 
 try:
@@ -37,7 +45,31 @@ except ModuleNotFoundError as e:
 
 from .answers import Approval, ExternalResult
 from .asking import PendingCall, Prompt
+from .keeping import KeepRun
 from .result import AgentResult
 from .running import run
 
-__all__ = ('AgentResult', 'Approval', 'ExternalResult', 'PendingCall', 'Prompt', 'run')
+if TYPE_CHECKING:
+    from .conversations import Conversations
+
+__all__ = (
+    'AgentResult',
+    'Approval',
+    'Conversations',
+    'ExternalResult',
+    'KeepRun',
+    'PendingCall',
+    'Prompt',
+    'run',
+)
+
+
+def __getattr__(name: str) -> Any:
+    # Late: pydantic-ai has had conversation stores since 2.66.
+    if name == 'Conversations':
+        if find_spec('pydantic_ai.conversation_store') is None:
+            raise MissingDriverError(driver='pydantic-ai-slim>=2.66', extra='agents')
+        from .conversations import Conversations
+
+        return Conversations
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -19,6 +19,7 @@ from ..codec import Codec
 from ..errors import LossyStateError
 from ..scope import Scope, once, refuse_inside_once, running_scope
 from .asking import Prompt, ask, check_prompt
+from .keeping import current_leg
 from .legs import Leg, leg_type, messages_of, pack, requests_of, spent, usage_of
 from .outputs import output_of
 from .result import AgentResult
@@ -176,15 +177,17 @@ async def _leg(
     """
     was, used = deepcopy(total), deepcopy(total)
     own = RunUsage()
+    named = current_leg.set(key)
     try:
         # Not inside of a `once`: so the tools may use it.
         result = await agent.run(**options, usage=used)
     finally:
+        current_leg.reset(named)
         own = spent(used, was)
         total.incr(own)
-    leg = pack(result, before, own, type_)
+    kept = pack(result, before, own, type_)
     try:
-        return await once(key, lambda: leg, type=type_)
+        return await once(key, lambda: kept, type=type_)
     except LossyStateError as e:
         raise LossyStateError(
             f'What the agent has done (leg {key!r}) cannot be kept: {e} What a tool returns has '

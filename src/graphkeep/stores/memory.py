@@ -10,10 +10,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
+from ..conversations import (
+    ConversationQuery,
+    ConversationWrite,
+    EntriesQuery,
+    StoredConversation,
+    StoredEntries,
+)
 from ..errors import LeaseLostError, RunExistsError, RunNotFoundError
 from ..requests import Request, RequestQuery
 from ..runs import Claim, Claimed, ClaimRequest, Commit, Draft, NewRun, Run, RunQuery, Snapshot
 from ..store import Store, busy, not_claimable, refused_claim
+from .memory_conversations import Conversations
 
 __all__ = ('MemoryStore',)
 
@@ -44,6 +52,7 @@ class _Row:
 @dataclass(kw_only=True, slots=True, weakref_slot=True)
 class _Data:
     rows: dict[str, _Row] = field(default_factory=dict[str, _Row])
+    conversations: Conversations = field(default_factory=Conversations)
 
 
 _named: WeakValueDictionary[str, _Data] = WeakValueDictionary()
@@ -302,6 +311,18 @@ class MemoryStore(Store):
             passed = request.deadline is not None and request.deadline <= now
             if row is not None and passed and request.status == 'open':
                 row.requests[request_id] = replace(request, status='expired')
+
+    async def _write_conversation(self, write: ConversationWrite) -> bool:
+        return self._data.conversations.write(write, self._clock())
+
+    async def _delete_conversation(self, conversation_id: str, revision: str) -> bool:
+        return self._data.conversations.delete(conversation_id, revision)
+
+    async def _conversations(self, query: ConversationQuery) -> Sequence[StoredConversation]:
+        return self._data.conversations.find(query, self._clock())
+
+    async def _entries(self, query: EntriesQuery) -> StoredEntries | None:
+        return self._data.conversations.entries(query)
 
     def _seen(self, run: Run) -> Run:
         """The header as a reader sees it now."""

@@ -9,6 +9,13 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Self
 
+from ..conversations import (
+    ConversationQuery,
+    ConversationWrite,
+    EntriesQuery,
+    StoredConversation,
+    StoredEntries,
+)
 from ..errors import (
     DamagedRunError,
     LeaseLostError,
@@ -31,6 +38,7 @@ from ..runs import (
     SnapshotData,
 )
 from ..store import Store, busy, not_claimable, refused_claim
+from .postgres_conversations import PostgresConversations
 from .postgres_errors import asyncpg, is_damage, refused
 from .postgres_find import finding
 from .postgres_pool import Connection, Connections, PoolOptions, check_url
@@ -127,6 +135,7 @@ class PostgresStore(Store):
             prefix=table_prefix,
         )
         self._asked = PostgresRequests(self._db, self._sql)
+        self._talks = PostgresConversations(self._db, prefix=table_prefix)
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Self:
@@ -353,6 +362,20 @@ class PostgresStore(Store):
 
     async def _watch(self, heard: Callable[[str | None], None]) -> None:
         await self._asked.watch(heard)
+
+    # --- conversations ---------------------------------------------------------------------------
+
+    async def _write_conversation(self, write: ConversationWrite) -> bool:
+        return await self._talks.write(write)
+
+    async def _delete_conversation(self, conversation_id: str, revision: str) -> bool:
+        return await self._talks.delete(conversation_id, revision)
+
+    async def _conversations(self, query: ConversationQuery) -> Sequence[StoredConversation]:
+        return await self._talks.find(query)
+
+    async def _entries(self, query: EntriesQuery) -> StoredEntries | None:
+        return await self._talks.entries(query)
 
     # --- damage ----------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ _NOT_WRITTEN = frozenset(
 _NO_TABLES = frozenset({'42P01', '42703', '3F000'})
 _PREPARED = frozenset({'26000', '42P05'})
 """A prepared statement is missing, or is there already."""
-_TABLES = ('runs', 'snapshots', 'requests', 'meta')
+_TABLES = ('runs', 'snapshots', 'requests', 'conversations', 'entries', 'blobs', 'meta')
 _DAMAGE = frozenset({'XX001', '22021'})
 """A stored value cannot be read: its pages, or its bytes."""
 

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
-from ..errors import DamagedRunError
+from ..conversations import (
+    ConversationWrite,
+    StoredConversation,
+    StoredEntry,
+    packed_id,
+    places_json,
+    places_of,
+    unpacked_id,
+)
+from ..errors import DamagedConversationError, DamagedRunError
 from ..requests import Request, RequestStatus
 from ..runs import (
     Commit,
@@ -22,10 +32,15 @@ from ..runs import (
 
 __all__ = (
     'asking_row',
+    'blob_columns',
     'commit_row',
+    'conversation_of',
+    'conversation_row',
     'create_row',
     'data_of',
     'drops_older',
+    'entry_columns',
+    'entry_of',
     'request_of',
     'run_of',
     'snapshots_of',
@@ -141,6 +156,109 @@ def request_of(row: Sequence[Any]) -> Request:
     except _UNREADABLE as e:
         reason = f'its request {request_id!r} has {e}'
         raise DamagedRunError(run_id=run_id, seq=None, reason=reason) from e
+
+
+def conversation_of(row: Sequence[Any]) -> StoredConversation:
+    """A row of `find_conversations`.
+
+    Raises:
+        DamagedConversationError: It is not as we write it.
+    """
+    conversation_id, revision, scope, updated_at, tips, data = row
+    try:
+        if not data.startswith(b'{'):
+            raise ValueError(f'{data!r:.80} for an object')
+        return StoredConversation(
+            conversation_id=conversation_id,
+            revision=revision,
+            scope=scope,
+            updated_at=updated_at,
+            tips=tuple(map(unpacked_id, tips)),
+            data=data,
+        )
+    except (*_UNREADABLE, AttributeError) as e:
+        reason = f'its row has {e}'
+        raise DamagedConversationError(conversation_id=conversation_id, reason=reason) from e
+
+
+def entry_of(row: Sequence[Any]) -> StoredEntry:
+    """A row of `read_entries`, but the one with a `lowest`.
+
+    Raises:
+        DamagedConversationError: It is not as we write it.
+    """
+    packed, parent, position, _, library, places, data = row
+    entry_id = ''
+    try:
+        entry_id = unpacked_id(packed)
+        entry = StoredEntry(
+            entry_id=entry_id,
+            parent_id=None if parent is None else unpacked_id(parent),
+            data=data,
+            library=library,
+            places=places_of(places),
+            position=position,
+        )
+        for place in entry.places:
+            bytes.fromhex(place.hash)
+    except _UNREADABLE as e:
+        name = entry_id or f'{packed!r:.80}'
+        raise DamagedConversationError(entry_id=name, reason=f'its row has {e}') from e
+    return entry
+
+
+def conversation_row(write: ConversationWrite) -> tuple[object, ...]:
+    """The parameters of `insert_conversation` and `replace_conversation`."""
+    row = write.conversation
+    return (
+        row.conversation_id,
+        row.revision,
+        row.scope,
+        row.updated_at,
+        write.ttl,
+        [packed_id(tip) for tip in row.tips],
+        row.data,
+    )
+
+
+def entry_columns(entries: Sequence[StoredEntry], refs: Mapping[str, int]) -> list[list[object]]:
+    """The parameters of `insert_entries`.
+
+    Args:
+        entries: Each after its parent.
+        refs: How often each is referred to by the others and as a tip.
+    """
+    # The position of an entry is known only from the stored one that it leads back to.
+    steps: dict[str, tuple[str | None, int]] = {}
+    rows: list[tuple[object, ...]] = []
+    for entry in entries:
+        parent = entry.parent_id
+        base, ahead = (None, 0) if parent is None else steps.get(parent, (parent, 0))
+        steps[entry.entry_id] = base, ahead + 1
+        rows.append(
+            (
+                packed_id(entry.entry_id),
+                None if parent is None else packed_id(parent),
+                None if base is None else packed_id(base),
+                ahead + 1,
+                refs[entry.entry_id],
+                entry.library,
+                places_json(entry.places),
+                entry.data,
+            )
+        )
+    return [[row[n] for row in rows] for n in range(8)]
+
+
+def blob_columns(entries: Iterable[StoredEntry], blobs: Mapping[str, bytes]) -> list[list[object]]:
+    """The last parameters of `write_conversation`, for the blobs that these entries need."""
+    uses = Counter(name for entry in entries for name in entry.hashes)
+    names = sorted(uses)
+    return [
+        [bytes.fromhex(name) for name in names],
+        [uses[name] for name in names],
+        [blobs[name] for name in names],
+    ]
 
 
 def create_row(run: NewRun, draft: Draft) -> tuple[object, ...]:

@@ -12,6 +12,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, TypeVar
 
+from ..conversations import (
+    ConversationQuery,
+    ConversationWrite,
+    EntriesQuery,
+    StoredConversation,
+    StoredEntries,
+)
 from ..errors import (
     DamagedRunError,
     LeaseLostError,
@@ -39,6 +46,12 @@ from ..shielding import to_its_end
 from ..store import Store, busy, not_claimable, refused_claim
 from .redis_client import Call, Client, Link
 from .redis_commits import calls_for, error_of, script_for
+from .redis_conversations import (
+    delete_conversation,
+    find_conversations,
+    find_entries,
+    write_conversation,
+)
 from .redis_find import find, find_candidates
 from .redis_keys import (
     STATUSES,
@@ -420,6 +433,20 @@ class RedisStore(Store):
 
     async def _requests(self, query: RequestQuery) -> Sequence[Request]:
         return await find_requests(*self._now, query)
+
+    # --- conversations ----------------------------------------------------------------------------
+
+    async def _write_conversation(self, write: ConversationWrite) -> bool:
+        return await write_conversation(*self._now, write)
+
+    async def _delete_conversation(self, conversation_id: str, revision: str) -> bool:
+        return await delete_conversation(*self._now, conversation_id, revision)
+
+    async def _conversations(self, query: ConversationQuery) -> Sequence[StoredConversation]:
+        return await find_conversations(*self._now, query)
+
+    async def _entries(self, query: EntriesQuery) -> StoredEntries | None:
+        return await find_entries(*self._now, query)
 
     async def _watch(self, heard: Callable[[str | None], None]) -> None:
         await watch(*self._now, heard, timeout=self._timeout)

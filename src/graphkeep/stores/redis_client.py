@@ -52,6 +52,12 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     'renew': ('clock',),
     'requests': ('clock', 'request', 'filter', 'shown'),
     'setup': (),
+    'talk_blobs': (),
+    'talk_delete': ('clock', 'talk', 'talk_counts'),
+    'talk_entries': ('talk',),
+    'talk_find': ('clock', 'talk'),
+    'talk_row': ('clock',),
+    'talk_write': ('clock', 'talk', 'talk_counts'),
     'upgrade': (),
     'waiting': (),
 }
@@ -67,6 +73,10 @@ _READING = frozenset(
         'one',
         'read',
         'requests',
+        'talk_blobs',
+        'talk_entries',
+        'talk_find',
+        'talk_row',
         'waiting',
     }
 )

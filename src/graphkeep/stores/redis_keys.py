@@ -11,6 +11,7 @@
 {graphkeep:3}:listed        hash    what a list shows of each of these
 {graphkeep:3}:wake          zset    the paused runs of the bucket, by their first deadline
 {graphkeep:3}:answers       stream  which runs of the bucket were answered: field run
+{graphkeep:0}:talk:…        hashes and zsets of all conversations: `redis_talks` has them
 ```
 
 What stands in the first braces decides the slot in a cluster, so that all keys of a bucket share
@@ -41,6 +42,7 @@ __all__ = (
     'HeaderError',
     'Layout',
     'RunKeys',
+    'TalkKeys',
     'check_prefix',
     'json_of',
     'meta_of',
@@ -112,15 +114,31 @@ class RunKeys(NamedTuple):
         return b'%b:status:%b' % (self.tag, status.encode())
 
 
+class TalkKeys(NamedTuple):
+    """The keys of all conversations, in the order in which scripts take them."""
+
+    rows: bytes
+    entries: bytes
+    long: bytes
+    refs: bytes
+    blobs: bytes
+    uses: bytes
+    written: bytes
+    scoped: bytes
+    expiring: bytes
+
+
 class Layout:
     """Which keys a run has."""
 
-    __slots__ = ('_tags', 'buckets', 'prefix')
+    __slots__ = ('_tags', 'buckets', 'prefix', 'talks')
 
     def __init__(self, *, prefix: str, buckets: int) -> None:
         self.prefix = prefix
         self.buckets = buckets
         self._tags = tuple(f'{{{prefix}:{bucket}}}'.encode() for bucket in range(buckets))
+        # Whatever the number of buckets: conversations share entries, so all are in one slot.
+        self.talks = TalkKeys(*(f'{{{prefix}:0}}:talk:{n}'.encode() for n in TalkKeys._fields))
 
     def keys(self, run_id: str) -> RunKeys:
         """The keys of a run."""

@@ -22,9 +22,12 @@ __all__ = ('SCHEMA', 'agree', 'check_client', 'connect', 'link_to', 'take_option
 
 logger = logging.getLogger('graphkeep')
 
-SCHEMA = 2
-"""Version of the layout of keys and fields. Everything of version 1 is of version 2 too."""
+SCHEMA = 3
+"""Version of the layout of keys and fields. Everything of an older one is of version 3 too: version
+2 added requests, version 3 conversations.
+"""
 _OLDEST = 1
+_OLDER = tuple(b'%d' % version for version in range(_OLDEST, SCHEMA))
 _CLUSTER_BUCKETS = 16
 _CONNECT = 5.0
 """Seconds that opening a connection may take."""
@@ -169,10 +172,10 @@ async def agree(link: Link, *, prefix: str, buckets: int | None) -> Layout:
             found = await link.call('setup', Call(keys=(key,), args=(SCHEMA, number, HASH)))
         except StoreWriteError as e:
             raise SchemaError(f'{place}: there are none, and none can be written. {e}') from e
-    elif found[0] == b'%d' % _OLDEST:
+    elif found[0] in _OLDER:
         # Older versions of graphkeep refuse it from now on. Who may not write reads it as it is.
         with suppress(StoreWriteError):
-            found = await link.call('upgrade', Call(keys=(key,), args=(_OLDEST, SCHEMA)))
+            found = await link.call('upgrade', Call(keys=(key,), args=(found[0], SCHEMA)))
     try:
         schema, number, function = [(value or b'').decode() for value in found]
         schema, number = int(schema), int(number)

@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from ..conversations import (
+    ConversationQuery,
+    ConversationWrite,
+    EntriesQuery,
+    StoredConversation,
+    StoredEntries,
+)
 from ..errors import StoreClosedError
 from ..requests import Request, RequestQuery
 from ..runs import (
@@ -28,6 +35,7 @@ from ..runs import (
 from ..store import Store
 from ..urls import safe_url
 from .sqlite_connections import Reader, Writer
+from .sqlite_conversations import SQLiteConversations
 from .sqlite_file import SQLiteFile, Synchronous
 from .sqlite_requests import SQLiteRequests
 from .sqlite_runs import SQLiteRuns
@@ -85,6 +93,7 @@ class SQLiteStore(Store):
         self._file = SQLiteFile(path=_absolute(path), synchronous=synchronous, prefix=table_prefix)
         self._runs = SQLiteRuns(self._file)
         self._asked = SQLiteRequests(self._file)
+        self._talks = SQLiteConversations(self._file)
         self._writer: OwningThread[Writer] | None = None
         self._reader: OwningThread[Reader] | None = None
 
@@ -216,6 +225,20 @@ class SQLiteStore(Store):
 
     async def _expire(self, run_id: str) -> None:
         await self._write(lambda writer: self._asked.expire(writer, run_id))
+
+    async def _write_conversation(self, write: ConversationWrite) -> bool:
+        return await self._write(lambda writer: self._talks.write(writer, write))
+
+    async def _delete_conversation(self, conversation_id: str, revision: str) -> bool:
+        return await self._write(
+            lambda writer: self._talks.delete(writer, conversation_id, revision)
+        )
+
+    async def _conversations(self, query: ConversationQuery) -> Sequence[StoredConversation]:
+        return await self._look(lambda reader: self._talks.find(reader, query))
+
+    async def _entries(self, query: EntriesQuery) -> StoredEntries | None:
+        return await self._look(lambda reader: self._talks.entries(reader, query))
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:

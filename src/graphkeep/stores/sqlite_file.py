@@ -43,7 +43,8 @@ class SQLiteFile:
     @property
     def statements(self) -> Mapping[str, str]:
         """Our statements, with the names of our tables."""
-        return load('sqlite_runs.sql', prefix=self.prefix)
+        runs = load('sqlite_runs.sql', prefix=self.prefix)
+        return {**runs, **load('sqlite_conversations.sql', prefix=self.prefix)}
 
     def connect(self) -> sqlite3.Connection:
         """A connection without implicit transactions that leaves the WAL alone."""

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast, get_args
 
-from ..errors import DamagedRunError
+from ..conversations import StoredConversation, StoredEntry, places_of, unpacked_id
+from ..errors import DamagedConversationError, DamagedRunError
 from ..requests import Request, RequestStatus
 from ..runs import Event, Run, Snapshot, SnapshotKind, Status
 
-__all__ = ('clock', 'micros', 'request_of', 'run_of', 'snapshots_of', 'stamp', 'to_json')
+__all__ = (
+    'clock',
+    'conversation_of',
+    'entry_id_of',
+    'hashes_of',
+    'line_of',
+    'micros',
+    'request_of',
+    'run_of',
+    'snapshots_of',
+    'stamp',
+    'tips_of',
+    'to_json',
+)
+
+logger = logging.getLogger('graphkeep')
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -149,6 +166,109 @@ def request_of(row: tuple[Any, ...]) -> Request:
         raise DamagedRunError(run_id=run_id, seq=None, reason=reason) from e
 
 
+def conversation_of(row: tuple[Any, ...]) -> StoredConversation:
+    """The conversation in a row of `find_conversations`.
+
+    Raises:
+        DamagedConversationError: It is not as we write it.
+    """
+    conversation_id, revision, scope, updated_at, tips, data = row
+    try:
+        _object(data)
+        return StoredConversation(
+            conversation_id=conversation_id,
+            revision=_string(revision),
+            scope=None if scope is None else _string(scope),
+            # Exact for every clock that a writer may have.
+            updated_at=_EPOCH + timedelta(microseconds=_integer(updated_at)),
+            tips=tips_of(tips),
+            data=data,
+        )
+    except _UNREADABLE as e:
+        reason = f'its row has {e}'
+        raise DamagedConversationError(conversation_id=conversation_id, reason=reason) from e
+
+
+def tips_of(text: object) -> tuple[str, ...]:
+    """The tips in a row.
+
+    Raises:
+        ValueError: They are not as we write them.
+    """
+    try:
+        tips = json.loads(_string(text))
+        if type(tips) is list:
+            return tuple([_string(tip) for tip in cast('list[object]', tips)])
+    except _UNREADABLE:
+        pass
+    raise ValueError(f'{text!r:.80} for its tips')
+
+
+def line_of(
+    rows: Iterable[tuple[Any, ...]], parent_id: str | None, position: int
+) -> list[StoredEntry]:
+    """The entries in rows of `select_line`, oldest first.
+
+    Args:
+        rows: The rows, oldest first.
+        parent_id: The entry before the first of them.
+        position: That of the first of them.
+
+    Raises:
+        DamagedConversationError: One of them is not as we write it; names it.
+    """
+    entries: list[StoredEntry] = []
+    for packed, library, places, data, _ in rows:
+        entry_id = entry_id_of(packed)
+        try:
+            if type(data) is not bytes:
+                raise TypeError('no message')
+            entry = StoredEntry(
+                entry_id=entry_id,
+                parent_id=parent_id,
+                data=data,
+                library=library.decode(),
+                places=() if places is None else places_of(places),
+                position=position,
+            )
+            if places is not None:
+                _packed(entry.hashes)
+        except _UNREADABLE as e:
+            raise DamagedConversationError(entry_id=entry_id, reason=f'its row has {e}') from e
+        entries.append(entry)
+        parent_id, position = entry_id, position + 1
+    return entries
+
+
+def entry_id_of(packed: object) -> str:
+    """The id of an entry.
+
+    Raises:
+        DamagedConversationError: It is not as we write it.
+    """
+    try:
+        if type(packed) is not bytes:
+            raise ValueError(f'{packed!r:.80} is no id of an entry')
+        return unpacked_id(packed)
+    except ValueError as e:
+        raise DamagedConversationError(entry_id=repr(packed), reason=str(e)) from e
+
+
+def hashes_of(entry: int, places: bytes | None) -> list[bytes]:
+    """The blobs of an entry that is removed: damage must not stop that."""
+    if places is None:
+        return []
+    try:
+        return _packed({place.hash for place in places_of(places)})
+    except ValueError as e:
+        logger.warning('the blobs of entry %d stay: %s', entry, e)
+        return []
+
+
+def _packed(hashes: Iterable[str]) -> list[bytes]:
+    return [bytes.fromhex(name) for name in hashes]
+
+
 def _time(value: int) -> datetime:
     # A float of seconds is exact to the microsecond until the year 2242.
     return datetime.fromtimestamp(value / 1_000_000, UTC)
@@ -160,7 +280,13 @@ def _integer(value: object) -> int:
     return value
 
 
-def _object(text: str) -> Mapping[str, Any]:
+def _string(value: object) -> str:
+    if type(value) is not str:
+        raise TypeError(f'{value!r:.80} for a text')
+    return value
+
+
+def _object(text: str | bytes) -> Mapping[str, Any]:
     value = json.loads(text)
     if type(value) is not dict:
         raise TypeError(f'{text!r} for an object')

@@ -40,12 +40,14 @@ pytest.register_assert_rewrite(
             '_claimable',
             '_claiming',
             '_committing',
+            '_conversing',
             '_creating',
             '_ending',
             '_finding',
             '_leasing',
             '_payloads',
             '_reading',
+            '_talks',
             '_together',
             '_worker',
         )
@@ -58,6 +60,7 @@ from ._calls import eventually  # noqa: E402
 from ._claimable import Claimable  # noqa: E402
 from ._claiming import Claiming  # noqa: E402
 from ._committing import Committing  # noqa: E402
+from ._conversing import Conversing  # noqa: E402
 from ._creating import Creating  # noqa: E402
 from ._ending import Ending  # noqa: E402
 from ._finding import Finding  # noqa: E402
@@ -75,6 +78,6 @@ class CommitContract(Committing, Reading, Ending, Together, Answering):
 
 
 class StoreContract(
-    CommitContract, Creating, Claimable, Claiming, Leasing, Finding, Payloads, Asking
+    CommitContract, Creating, Claimable, Claiming, Leasing, Finding, Payloads, Asking, Conversing
 ):
     """What a store has to pass. Subclass it, name the subclass `Test…`, and write `make_store`."""

@@ -1,0 +1,348 @@
+"""The progress of a run in a conversation: beside its history until it ends, then part of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
+)
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
+from pydantic_ai.tools import DeferredToolRequests
+
+from .. import owner as owners
+from ..errors import ConversationBusyError, StoreError, UnfinishedRunError
+from ..shielding import to_its_end
+from .conversations import Conversations
+from .messages import MessageCodec
+from .progress import Came, Started, loaded
+from .records import Unfinished
+
+__all__ = ('InConversation',)
+
+_BOUND = 10.0
+"""Seconds that a write may take after a cancellation."""
+
+_here: set[tuple[str, str]] = set()
+"""The runs that are under way in this process: conversation and run id."""
+
+
+class InConversation:
+    """The progress of one run."""
+
+    def __init__(
+        self,
+        conversations: Conversations,
+        conversation_id: str,
+        *,
+        scope: str | None,
+        discard: bool,
+        lease: float,
+    ) -> None:
+        """Make it.
+
+        Args:
+            conversations: Where the conversation is.
+            conversation_id: The conversation.
+            scope: Whose it is.
+            discard: Whether another prompt gives up a run that was left half-way.
+            lease: As for `KeepRun`.
+        """
+        self._conversations = conversations
+        self._id = conversation_id
+        self._scope = scope
+        self._discard = discard
+        self._lease = lease
+        self._record: ConversationRecord | None = None
+        self._run: Unfinished | None = None
+        self._expected: str | None = None
+        self._lock = asyncio.Lock()
+        self._waiting: dict[str, Any] = {}
+        self._beat: asyncio.Task[None] | None = None
+
+    @property
+    def codec(self) -> MessageCodec:
+        """How messages are stored."""
+        return self._conversations.codec
+
+    async def begin(self, started: Started) -> Came:
+        """As `Progress.begin`.
+
+        Raises:
+            ConversationConflict: It was saved since the conversation that was given was loaded, or
+                with another scope.
+            ConversationBusyError: Somebody who may be alive runs an agent in it.
+            UnfinishedRunError: A run was left half-way in it, and this is another prompt.
+            UserError: The history that was given is not the conversation's.
+        """
+        found = await self._conversations.read(self._id)
+        record, left = found or (None, None)
+        if record is not None and self._scope not in (None, record.scope):
+            raise ConversationConflict(self._id)
+        if started.revision is not None and (record is None or record.revision != started.revision):
+            raise ConversationConflict(self._id)
+        if record is not None and left is not None:
+            self._refuse_busy(record, left)
+        prompt = None if started.prompt is None else self._dump(started.prompt, 'the prompt')
+        goes_on = left is not None and self._goes_on(left, prompt, started)
+        if left is not None and not goes_on and record is not None:
+            await self._conversations.discard(self._id)
+            found = await self._conversations.read(self._id)
+            record = None if found is None else found[0]
+        history, unsaved = await self._history(record, started)
+        if record is not None and history and not goes_on:
+            ended = next((n for n, m in enumerate(history) if m.run_id == started.run_id), None)
+            if ended is not None:
+                return self._has_ended(record, history, ended)
+        if goes_on:
+            run = replace(cast('Unfinished', left), owner=owners.current())
+        else:
+            run = Unfinished(
+                run_id=started.run_id,
+                owner=owners.current(),
+                prompt=prompt,
+                has_results=started.has_results,
+                tip=None if record is None else record.head_id,
+            )
+        self._expected = None if record is None else record.revision
+        self._record = record or ConversationRecord(
+            conversation_id=self._id, head_id=None, scope=self._scope
+        )
+        loaded_here = history is not None
+        if goes_on and unsaved:
+            # They are among what the run has added.
+            history, unsaved = started.history[: len(started.history) - len(unsaved)], ()
+        came = Came(
+            run_id=run.run_id,
+            conversation_id=self._id,
+            messages=await self._in_flight(run) if goes_on else (),
+            pending=None if run.pending is None else self._load_request(run.pending),
+            returns=run.returns,
+            usage=run.usage,
+            step=run.step,
+            retries=run.retries,
+            prompt=None if run.prompt is None else self._load_request(run.prompt),
+            history=history,
+            spent=copy(record.usage) if loaded_here and record is not None else None,
+        )
+        await self._write(run, unsaved)
+        _here.add((self._id, run.run_id))
+        self._beat = asyncio.ensure_future(self._beating())
+        return came
+
+    def _refuse_busy(self, record: ConversationRecord, left: Unfinished) -> None:
+        if left.owner is None or owners.is_proven_dead(left.owner):
+            return
+        if owners.is_this_process(left.owner):
+            if (self._id, left.run_id) not in _here:
+                return
+        elif datetime.now(tz=UTC) - record.updated_at > timedelta(seconds=self._lease):
+            return
+        raise ConversationBusyError(
+            conversation_id=self._id, owner=left.owner, updated_at=record.updated_at
+        )
+
+    def _goes_on(self, left: Unfinished, prompt: Any, started: Started) -> bool:
+        """Whether what the caller asks for is the run that was left."""
+        if prompt is None or prompt == left.prompt:
+            moved = left.pending is not None or left.count
+            if left.has_results and not started.has_results and not moved:
+                raise UnfinishedRunError(
+                    f'A run was left half-way in conversation {self._id!r} before the results of '
+                    'its deferred tools were used. Start it with the same deferred_tool_results=.',
+                    conversation_id=self._id,
+                )
+            return True
+        if self._discard:
+            return False
+        raise UnfinishedRunError(
+            f'A run was left half-way in conversation {self._id!r}, and this is another prompt. '
+            'Run the agent with the same prompt, or with none, to bring it to its end; give it up '
+            "with conversations.discard(…), or always with KeepRun(on_unfinished='discard').",
+            conversation_id=self._id,
+        )
+
+    def _has_ended(
+        self, record: ConversationRecord, history: Sequence[ModelMessage], start: int
+    ) -> Came:
+        """A run with this id has ended: it comes to the same output, and nothing is written."""
+        if record.deferred_tool_requests is not None:
+            raise UnfinishedRunError(
+                f'The run {history[start].run_id!r} has ended in conversation {self._id!r}, and '
+                'waits for the results of deferred tools: load the conversation, and start a run '
+                'of another id with deferred_tool_results=.',
+                conversation_id=self._id,
+            )
+        self._expected = record.revision
+        own = list(history[start:])
+        returns: dict[str, Any] = {}
+        while own and isinstance(own[-1], ModelRequest):
+            for part in own.pop().parts:
+                if isinstance(part, ToolReturnPart):
+                    kept = self._dump(ModelRequest(parts=[part]), 'a return')
+                    returns[part.tool_call_id] = {'wrapped': False, 'message': kept}
+        return Came(
+            run_id=cast('str', history[start].run_id),
+            conversation_id=self._id,
+            messages=own,
+            returns=returns,
+            history=history[:start],
+            spent=copy(record.usage),
+        )
+
+    async def _history(
+        self, record: ConversationRecord | None, started: Started
+    ) -> tuple[Sequence[ModelMessage] | None, Sequence[ModelMessage]]:
+        """The history that the caller has not given, and those messages of the one that it has
+        given which are not stored.
+        """
+        given = list(started.history)
+        if started.revision is not None and started.unsaved is not None:
+            return None, started.unsaved
+        if not given:
+            stored = await self._stored(record)
+            return stored, ()
+        stored = await self._stored(record)
+        if given[: len(stored)] != stored:
+            raise UserError(
+                f'The message_history that was given is not that of conversation {self._id!r}. '
+                'Give none: KeepRun loads it. Or give conversation=await conversations.load(…).'
+            )
+        return None, given[len(stored) :]
+
+    async def _stored(self, record: ConversationRecord | None) -> list[ModelMessage]:
+        if record is None:
+            return []
+        history = await self._conversations.read_history(record.head_id)
+        return [entry.message for entry in history]
+
+    async def _in_flight(self, run: Unfinished) -> list[ModelMessage]:
+        """What the run has added."""
+        history = await self._conversations.read_history(run.tip, limit=run.count)
+        return [entry.message for entry in history]
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    async def commit(self, came: Came) -> None:
+        """As `Progress.commit`.
+
+        Raises:
+            ConversationConflict: Somebody else has written the conversation.
+            LossyStateError: A message would not come back as it is; names message, part and tool.
+        """
+        async with self._lock:
+            if self._run is not None:
+                await self._write(self._after(self._run, came), came.messages)
+
+    async def returned(self, call_id: str, value: Any) -> None:
+        """As `Progress.returned`. What comes while a write is under way shares the next one."""
+        self._waiting[call_id] = value
+        async with self._lock:
+            if self._run is not None and call_id in self._waiting:
+                waiting, self._waiting = self._waiting, {}
+                await self._write(replace(self._run, returns={**self._run.returns, **waiting}))
+
+    async def end(self, came: Came, deferred: DeferredToolRequests | None) -> str:
+        """As `Progress.end`: the history of the conversation is the run's from now on."""
+        async with self._lock:
+            if self._run is not None:
+                await self._still()
+                run, entries = _chained(self._after(self._run, came), came.messages)
+                record = cast('ConversationRecord', self._record)
+                ended = replace(
+                    record,
+                    head_id=run.tip,
+                    usage=record.usage + run.usage,
+                    deferred_tool_requests=deferred,
+                    branches=[tip for tip in record.branches if tip != run.tip],
+                )
+                await self._put(ended, entries, None)
+            return cast('str', self._expected)
+
+    async def leave(self) -> None:
+        """As `Progress.leave`. What is kept stays; that nobody works on it is worth a try."""
+        await self._still()
+        async with self._lock:
+            if self._run is not None:
+                with suppress(ConversationConflict, StoreError):
+                    await self._write(replace(self._run, owner=None))
+
+    async def _still(self) -> None:
+        """Stop saying that the run is alive."""
+        beat, self._beat = self._beat, None
+        if beat is not None:
+            beat.cancel()
+            await asyncio.wait((beat,))
+        if self._run is not None:
+            _here.discard((self._id, self._run.run_id))
+
+    async def _beating(self) -> None:
+        """Say every third of the lease that the run is alive."""
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            async with self._lock:
+                if self._run is not None:
+                    # What it cannot write, the next commit cannot either, and says why.
+                    with suppress(ConversationConflict, StoreError):
+                        await self._write(self._run)
+
+    def _after(self, run: Unfinished, came: Came) -> Unfinished:
+        self._waiting = {}
+        return replace(
+            run,
+            pending=None if came.pending is None else self._dump(came.pending, 'the next request'),
+            returns={},
+            usage=came.usage,
+            step=came.step,
+            retries=came.retries,
+        )
+
+    async def _write(self, run: Unfinished, messages: Sequence[ModelMessage] = ()) -> None:
+        run, entries = _chained(run, messages)
+        await self._put(cast('ConversationRecord', self._record), entries, run)
+
+    async def _put(
+        self,
+        record: ConversationRecord,
+        entries: Sequence[ConversationEntry],
+        run: Unfinished | None,
+    ) -> None:
+        """Write all of it, also when the run is cancelled meanwhile; what is kept is known then."""
+        fresh = ConversationRecord(conversation_id=self._id, head_id=None)
+        record = replace(record, revision=fresh.revision, updated_at=fresh.updated_at)
+        put = self._conversations.put(
+            record, entries, expected_revision=self._expected, unfinished=run
+        )
+        ending = await to_its_end(put, bound=_BOUND)
+        if ending.error is None:
+            self._record, self._run, self._expected = record, run, record.revision
+        ending.unwrap()
+
+    def _dump(self, message: ModelMessage, what: str) -> Any:
+        where = f'{what} of conversation {self._id!r}'
+        return json.loads(self.codec.whole(message, where=where))
+
+    def _load_request(self, data: Any) -> ModelRequest:
+        return cast('ModelRequest', loaded(self.codec, data, of=self._id))
+
+
+def _chained(
+    run: Unfinished, messages: Sequence[ModelMessage]
+) -> tuple[Unfinished, list[ConversationEntry]]:
+    """The run with new messages behind its last one, and their entries."""
+    tip, entries = run.tip, list[ConversationEntry]()
+    for message in messages:
+        entry = ConversationEntry(parent_id=tip, message=message)
+        entries.append(entry)
+        tip = entry.id
+    return replace(run, tip=tip, count=run.count + len(entries)), entries

@@ -1,0 +1,380 @@
+"""`KeepRun`: a capability that keeps an agent's run, step by step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+
+from pydantic_ai import CallToolsNode, ModelRequestNode, RunContext, UserPromptNode
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    ToolReturn,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.tools import DeferredToolRequests
+from pydantic_ai.usage import RunUsage
+
+from ..scope import refuse_inside_once, running_scope
+from ..shielding import to_its_end
+from .legs import spent
+from .messages import MessageCodec, OnLossy
+from .progress import Came, InTask, Progress, Started, loaded
+
+if TYPE_CHECKING:
+    from .conversations import Conversations
+
+__all__ = ('KeepRun', 'OnUnfinished', 'current_leg')
+
+DepsT = TypeVar('DepsT')
+OnUnfinished = Literal['raise', 'discard']
+
+current_leg: ContextVar[str | None] = ContextVar('graphkeep_leg', default=None)
+"""The leg of `graphkeep.agents.run` that runs here: its agents are named by it too."""
+
+_LEAVING = 10.0
+"""Seconds that leaving a run may take after a cancellation."""
+_NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class KeepRun(AbstractCapability[DepsT]):
+    """Keeps an agent's run: one that died goes on where it was.
+
+    The messages are committed after each response of the model, before its tools run, and after the
+    tools' results; what a tool of a batch has returned as soon as it has. A run that is started
+    again with the same prompt, or with none, calls no model again whose response was kept, and no
+    tool whose return was. A tool that was running runs again.
+
+    Outside of a graph it is bound to a conversation:
+
+    ```python
+    keep = KeepRun(store.conversations, scope='ada')
+    result = await agent.run(prompt, conversation_id='chat-1', capabilities=[keep])
+    ```
+
+    It loads the conversation and saves what the run added: no `load` and no `save` is needed.
+    Inside of a step or node of a kept graph, `KeepRun()` keeps the progress with the task: it is
+    committed with the run's claim, and gone when the step ends.
+
+    Give it to the agent or to a run. What must not happen twice belongs into `graphkeep.once` in a
+    step; elsewhere `ctx.tool_call_id` is the same on every attempt.
+    """
+
+    conversations: Conversations | None = None
+    """Where the conversation is; `None` for a run inside of a step."""
+    conversation_id: str | None = None
+    """The conversation; by default the one that the run is started with."""
+    scope: str | None = field(default=None, kw_only=True)
+    """Whose it is: one with another scope is not touched."""
+    name: str = field(default='agent', kw_only=True)
+    """Names the run in its step, the same on every attempt: give each agent in a step its own."""
+    on_lossy: OnLossy = field(default='raise', kw_only=True)
+    """Inside of a step: what to do with what JSON would change. As for `Conversations`, which says
+    it for conversations."""
+    on_unfinished: OnUnfinished = field(default='raise', kw_only=True)
+    """What to do with a run that was left half-way, when the conversation is given another prompt:
+    raise `UnfinishedRunError`, or give it up. Its messages are then a branch."""
+    lease: float = field(default=30.0, kw_only=True)
+    """Seconds after which a run in a conversation counts as left, if its process cannot be told to
+    be dead and has not said that it lives, which it does every third of this."""
+
+    def __post_init__(self) -> None:
+        if self.on_lossy not in get_args(OnLossy):
+            raise ValueError(f"on_lossy must be 'raise' or 'plain', got {self.on_lossy!r}")
+        if self.on_unfinished not in get_args(OnUnfinished):
+            raise ValueError(f"on_unfinished is 'raise' or 'discard', got {self.on_unfinished!r}")
+        if not self.lease > 0:
+            raise ValueError(f'lease must be a number of seconds above 0, got {self.lease!r}')
+        if not self.name:
+            raise ValueError('KeepRun() needs a name')
+        if self.conversations is None and (self.conversation_id or self.scope):
+            raise TypeError('KeepRun(): conversation_id= and scope= need conversations=')
+
+    @classmethod
+    def get_serialization_name(cls) -> str | None:
+        """It holds a store, and is in no specification of an agent."""
+        return None
+
+    def get_ordering(self) -> CapabilityOrdering | None:
+        """Around all others: what they make of a tool's return is what is kept."""
+        return CapabilityOrdering(position='outermost')
+
+    async def for_run(self, ctx: RunContext[DepsT]) -> AbstractCapability[DepsT]:
+        """One for each run.
+
+        Raises:
+            RuntimeError: Neither in a step of a kept run, nor bound to a conversation; or inside of
+                a `once`.
+            ValueError: Another agent has run under this name in this attempt of the step.
+        """
+        return _Kept[DepsT](self._progress(ctx), self.get_ordering())
+
+    def _progress(self, ctx: RunContext[DepsT]) -> Progress:
+        if self.conversations is not None:
+            from .in_conversation import InConversation
+
+            conversation_id = self.conversation_id or ctx.conversation_id
+            return InConversation(
+                self.conversations,
+                cast('str', conversation_id),
+                scope=self.scope,
+                discard=self.on_unfinished == 'discard',
+                lease=self.lease,
+            )
+        try:
+            scope = running_scope('KeepRun()')
+        except RuntimeError as e:
+            raise RuntimeError(
+                'KeepRun() is bound to nothing: inside of a step or node of a kept run it keeps '
+                'the progress there; elsewhere give it KeepRun(store.conversations).'
+            ) from e
+        refuse_inside_once(scope, 'KeepRun()', 'what it keeps would be kept before that')
+        name = ':'.join(filter(None, (current_leg.get(), self.name)))
+        key = f'keep-run:{name}'
+        if key in scope.taken:
+            raise ValueError(
+                f'An agent has run with KeepRun(name={self.name!r}) before in this attempt of step '
+                f'{scope.task.node_id!r}. Give each run of an agent in a step a name of its own: '
+                'agent.run(…, capabilities=[KeepRun(name=…)]).'
+            )
+        scope.taken.add(key)
+        return InTask(scope, name, on_lossy=self.on_lossy)
+
+
+class _Kept(AbstractCapability[DepsT]):
+    """One run that is kept."""
+
+    def __init__(self, progress: Progress, ordering: CapabilityOrdering | None) -> None:
+        self._progress = progress
+        self._ordering = ordering
+        self._state: Any = None
+        self._known: list[ModelMessage] = []
+        """All messages of the history that were there at the last commit."""
+        self._before = RunUsage()
+        """What had been used when the run was started."""
+        self._came: Came | None = None
+        """How far it had come when it was started, until that is used up."""
+
+    def get_ordering(self) -> CapabilityOrdering | None:
+        return self._ordering
+
+    async def wrap_run(self, ctx: RunContext[DepsT], *, handler: Any) -> Any:
+        try:
+            result = await handler()
+            if self._state is not None:
+                await self._end(result)
+        except BaseException:
+            if self._state is not None:
+                (await to_its_end(self._progress.leave(), bound=_LEAVING)).unwrap()
+            raise
+        return result
+
+    async def before_node_run(self, ctx: RunContext[DepsT], *, node: Any) -> Any:
+        if isinstance(node, UserPromptNode) and self._state is None:
+            return _Begin.of(cast('UserPromptNode[Any, Any]', node), self)
+        return cast('Any', node)
+
+    async def after_node_run(self, ctx: RunContext[DepsT], *, node: Any, result: Any) -> Any:
+        if isinstance(node, ModelRequestNode):
+            await self._progress.commit(self._now())
+        elif isinstance(node, CallToolsNode) and isinstance(result, ModelRequestNode):
+            await self._progress.commit(self._now(pending=cast('Any', result).request))
+        return cast('Any', result)
+
+    async def wrap_tool_execute(
+        self, ctx: RunContext[DepsT], *, call: ToolCallPart, tool_def: Any, args: Any, handler: Any
+    ) -> Any:
+        codec = self._progress.codec
+        if self._came is not None and call.tool_call_id in self._came.returns:
+            self._state.usage.tool_calls += 1  # upstream counts those that it calls
+            return _return_of(codec, call, self._came.returns[call.tool_call_id])
+        value = await handler(args)
+        kept = _return_as_json(codec, call, value)
+        if kept is not None:
+            await self._progress.returned(call.tool_call_id, kept)
+        return value
+
+    # --- the beginning and the end ----------------------------------------------------------------
+
+    async def begin(self, node: _Begin, ctx: Any) -> Any:
+        """Run the first node, from where the run was when it was left."""
+        state = ctx.state
+        started = Started(
+            run_id=state.run_id,
+            conversation_id=state.conversation_id,
+            history=list(state.message_history),
+            unsaved=getattr(state, 'conversation_unsaved', None),
+            revision=getattr(state, 'conversation_revision', None),
+            prompt=_prompt(node.user_prompt),
+            has_results=node.deferred_tool_results is not None,
+        )
+        came = await self._progress.begin(started)
+        self._state, self._came = state, came
+        if came.history is not None:
+            state.message_history = [*came.history]
+            if came.spent is not None:
+                state.usage.incr(came.spent)
+        self._before = copy(state.usage)
+        state.run_id, state.conversation_id = came.run_id, came.conversation_id
+        state.run_step, state.output_retries_used = came.step, came.retries
+        state.usage.incr(came.usage)
+        base = len(state.message_history)
+        state.message_history += came.messages
+        prompt = None if came.prompt is None else cast('Any', came.prompt.parts[0]).content
+        moved = bool(came.messages or came.pending)
+        tail = came.pending
+        if moved:
+            node.user_prompt = node.deferred_tool_results = None
+            if tail is not None:
+                state.message_history.append(tail)
+        else:
+            node.user_prompt = prompt
+        result: Any = await node.run_first(ctx)
+        history = state.message_history
+        if moved:
+            ctx.deps.new_message_index = min(base, len(history))
+            if prompt is not None:
+                ctx.deps.prompt = prompt
+            asks = isinstance(result, ModelRequestNode)
+            if tail is not None and asks:
+                # To upstream it is a request that was sent before: it has not been.
+                result.is_resuming_without_prompt = False
+            elif asks and _is_complete(history):
+                # The last response was the last of all: upstream would ask once more.
+                result = CallToolsNode[Any, Any](cast('ModelResponse', history[-1]))
+        self._known = list(history)
+        return cast('Any', result)
+
+    async def _end(self, result: Any) -> None:
+        output = getattr(result, 'output', None)
+        deferred = output if isinstance(output, DeferredToolRequests) else None
+        revision = await self._progress.end(self._now(), deferred)
+        saved = getattr(result, '_conversation_saved', None)
+        if revision is not None and saved is not None:
+            saved(revision)  # so that it can be saved again, or go on
+
+    def _now(self, *, pending: ModelRequest | None = None) -> Came:
+        """What is new since the last time this was called."""
+        state = self._state
+        history: Sequence[ModelMessage] = state.message_history
+        new = _behind(self._known, history, state.run_id)
+        self._known = list(history)
+        self._came = None
+        return Came(
+            run_id=state.run_id,
+            conversation_id=state.conversation_id,
+            messages=new,
+            pending=pending,
+            usage=spent(state.usage, self._before),
+            step=state.run_step,
+            retries=state.output_retries_used,
+        )
+
+
+class _Begin(UserPromptNode[Any, Any]):
+    """The first node of a run, which finds out how far the run has come."""
+
+    _kept: _Kept[Any]
+
+    @classmethod
+    def of(cls, node: UserPromptNode[Any, Any], kept: _Kept[Any]) -> _Begin:
+        """The node, of this class."""
+        made = cls(**{each.name: getattr(node, each.name) for each in fields(node) if each.init})
+        made._kept = kept
+        return made
+
+    async def run(self, ctx: Any) -> Any:
+        return await self._kept.begin(self, ctx)
+
+    async def run_first(self, ctx: Any) -> Any:
+        """As the node runs by itself."""
+        return await super().run(ctx)
+
+
+# What upstream knows a node by, where a graph is made of classes.
+_Begin.__name__ = UserPromptNode.__name__
+
+
+def _behind(
+    known: Sequence[ModelMessage], history: Sequence[ModelMessage], run_id: str
+) -> list[ModelMessage]:
+    """The messages of this run behind those that are known. A capability may have replaced those
+    before them.
+    """
+    ids = {id(message) for message in known}
+    last = max((n for n, message in enumerate(history) if id(message) in ids), default=None)
+    if last is not None:
+        return list(history[last + 1 :])
+    if not known:
+        return list(history)
+    own = [message for message in history if message.run_id == run_id]
+    return own[sum(message.run_id == run_id for message in known) :]
+
+
+def _is_complete(history: Sequence[ModelMessage]) -> bool:
+    """Whether the history ends in a response that needs nothing more from the model."""
+    last = history[-1] if history else None
+    return isinstance(last, ModelResponse) and getattr(last, 'state', 'complete') == 'complete'
+
+
+def _prompt(prompt: Any) -> ModelRequest | None:
+    """A prompt as a request: the same for the same prompt."""
+    if prompt is None:
+        return None
+    return ModelRequest(parts=[UserPromptPart(prompt, timestamp=_NO_TIME)])
+
+
+def _return_as_json(codec: MessageCodec, call: ToolCallPart, value: Any) -> Any:
+    """What a tool has returned, as JSON; `None` if that cannot be kept for itself.
+
+    Raises:
+        LossyStateError: It would not come back as it is.
+    """
+    rest: dict[str, Any] = {}
+    content, metadata = value, None
+    parts: list[Any] = []
+    if isinstance(value, ToolReturn):
+        value = cast('ToolReturn[Any]', value)
+        tools = getattr(value, 'tools', None)
+        known = ToolReturn(value.return_value, content=value.content, metadata=value.metadata)
+        if tools is not None:
+            known = replace(cast('Any', known), tools=tools)
+        if known != value:
+            return None
+        rest = {'tools': tools}
+        content, metadata = value.return_value, value.metadata
+        if value.content is not None:
+            parts.append(UserPromptPart(value.content, timestamp=_NO_TIME))
+    returned = ToolReturnPart(
+        tool_name=call.tool_name,
+        content=content,
+        tool_call_id=call.tool_call_id,
+        metadata=metadata,
+        timestamp=_NO_TIME,
+    )
+    where = f'what tool {call.tool_name!r} has returned'
+    data = codec.whole(ModelRequest(parts=[returned, *parts]), where=where)
+    return {'wrapped': isinstance(value, ToolReturn), **rest, 'message': json.loads(data)}
+
+
+def _return_of(codec: MessageCodec, call: ToolCallPart, kept: Any) -> Any:
+    """What `_return_as_json` made JSON of."""
+    message = loaded(codec, kept['message'], of=f'return of {call.tool_call_id}')
+    returned, *more = message.parts
+    value = cast('ToolReturnPart', returned)
+    if not kept['wrapped']:
+        return value.content
+    content = cast('UserPromptPart', more[0]).content if more else None
+    made = ToolReturn(value.content, content=content, metadata=value.metadata)
+    tools = kept.get('tools')
+    return made if tools is None else replace(cast('Any', made), tools=tools)

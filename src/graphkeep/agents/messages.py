@@ -1,0 +1,184 @@
+"""Messages of pydantic-ai as they are stored, one by one: exact, or refused before anything is
+written.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic_ai.messages import ModelMessage
+from pydantic_core import PydanticSerializationError
+
+from ..codec import Codec
+from ..conversations import BlobPlace, StoredEntry
+from ..errors import CodecError, LossyStateError, UnreadableMessageError
+
+__all__ = ('LIBRARY', 'MessageCodec', 'OnLossy', 'StoredMessage', 'as_plain', 'explained')
+
+LIBRARY = version('pydantic-ai-slim')
+"""The version of pydantic-ai here."""
+OnLossy: TypeAlias = Literal['raise', 'plain']
+"""`raise`: what JSON would change is refused. `plain`: it is stored as the model sees it: a tool
+that returns a dataclass has its plain JSON there."""
+
+# As upstream's own adapter, but what JSON has no number for is not made null without a word: it
+# stays, and is refused.
+_PLAIN: TypeAdapter[list[ModelMessage]] = TypeAdapter(
+    list[ModelMessage],
+    config=ConfigDict(
+        ser_json_bytes='base64', val_json_bytes='base64', ser_json_inf_nan='constants'
+    ),
+)
+_FORMS: dict[Literal['base64', 'base64url'], tuple[Callable[[bytes], bytes], ...]] = {
+    'base64': (base64.b64decode, base64.b64encode),
+    'base64url': (base64.urlsafe_b64decode, base64.urlsafe_b64encode),
+}
+
+
+class StoredMessage(NamedTuple):
+    """A message as it is stored."""
+
+    data: bytes
+    places: tuple[BlobPlace, ...]
+    blobs: Mapping[str, bytes]
+
+
+class MessageCodec:
+    """Messages as JSON, with what is large and binary apart."""
+
+    def __init__(self, *, on_lossy: OnLossy, inline: int) -> None:
+        """Make a codec.
+
+        Args:
+            on_lossy: What to do with what JSON does not keep.
+            inline: Bytes of base64 text from which on binary content is stored apart.
+        """
+        self._codec = Codec[ModelMessage](cast('Any', ModelMessage), path='message')
+        self._on_lossy = on_lossy
+        self._large = re.compile(rb'"([A-Za-z0-9+/_-]{%d,}={0,2})"' % max(inline, 1))
+        self._inline = inline
+
+    def dump(self, message: ModelMessage, *, where: str) -> StoredMessage:
+        """A message as it is stored.
+
+        Args:
+            message: The message.
+            where: What it is called in errors, e.g. `message 3 of conversation 'c'`.
+
+        Raises:
+            LossyStateError: It would not come back as it is; names the part and the tool.
+        """
+        data = self.whole(message, where=where)
+        return StoredMessage(data, (), {}) if len(data) <= self._inline else self._apart(data)
+
+    def whole(self, message: ModelMessage, *, where: str) -> bytes:
+        """A message as JSON, with all that it holds. As `dump`."""
+        if self._on_lossy == 'plain':
+            message = as_plain(message)
+        try:
+            return self._codec.text(message)
+        except LossyStateError as e:
+            raise explained(e, self._guilty(message, e), where) from e
+
+    def load(self, entry: StoredEntry, blobs: Mapping[str, bytes]) -> ModelMessage:
+        """The message that was stored.
+
+        Raises:
+            UnreadableMessageError: This version of pydantic-ai does not know what it holds, or it
+                is damaged.
+        """
+        try:
+            data = _together(entry, blobs) if entry.places else entry.data
+            return self._codec.decode(data)
+        except (CodecError, LookupError, ValueError) as e:
+            reason = f'blob {e} is missing' if isinstance(e, LookupError) else f'{e}'
+            raise UnreadableMessageError(
+                entry_id=entry.entry_id,
+                position=entry.position,
+                library=entry.library,
+                here=LIBRARY,
+                reason=reason.replace('\n', ' ')[:500],
+            ) from e
+
+    def _guilty(self, message: ModelMessage, error: LossyStateError) -> object:
+        """The part of a message that an error is about, where it is one."""
+        found = re.match(r'message\.parts\[(\d+)\]', error.path)
+        if found:
+            return message.parts[int(found[1])]
+        for part in message.parts:
+            # Where the whole cannot be dumped, the path does not say which part is the reason.
+            try:
+                self._codec.text(replace(cast('Any', message), parts=[part]))
+            except LossyStateError:
+                return part
+        return None
+
+    def _apart(self, data: bytes) -> StoredMessage:
+        kept: list[bytes] = []
+        places: list[BlobPlace] = []
+        blobs: dict[str, bytes] = {}
+        end = size = 0
+        for match in self._large.finditer(data):
+            start, stop = match.span(1)
+            found = _decoded(match[1])
+            if found is None:
+                continue
+            form, blob = found
+            kept.append(data[end:start])
+            size += start - end
+            name = sha256(blob).hexdigest()
+            places.append(BlobPlace(name, form, size))
+            blobs[name] = blob
+            end = stop
+        kept.append(data[end:])
+        return StoredMessage(b''.join(kept), tuple(places), blobs)
+
+
+def as_plain(message: ModelMessage) -> ModelMessage:
+    """A message as it comes back from pydantic-ai's own JSON."""
+    try:
+        return _PLAIN.validate_json(_PLAIN.dump_json([message]))[0]
+    except (PydanticSerializationError, ValueError, TypeError):
+        return message  # either it can be stored as it is, or it is said where it cannot
+
+
+def explained(error: LossyStateError, part: object, where: str) -> LossyStateError:
+    """The error, with what a person knows the place by."""
+    tool = getattr(part, 'tool_name', None)
+    kind = type(part).__name__
+    call = getattr(part, 'tool_call_id', None)
+    at = where
+    if part is not None:
+        at = f'{where}, {kind}' if tool is None else f'{where}, {kind} of tool {tool!r} ({call!r})'
+    advice = ''
+    if tool is not None and error.path.count('metadata') == 0:
+        advice = " Or keep what tools return as the model sees it: on_lossy='plain'."
+    return LossyStateError(f'{at}: {error}{advice}', path=error.path)
+
+
+def _decoded(text: bytes) -> tuple[Literal['base64', 'base64url'], bytes] | None:
+    """Bytes that give exactly this text again."""
+    for form, (decode, encode) in _FORMS.items():
+        try:
+            blob = decode(text)
+        except ValueError:
+            continue
+        if encode(blob) == text:
+            return form, blob
+    return None
+
+
+def _together(entry: StoredEntry, blobs: Mapping[str, bytes]) -> bytes:
+    parts: list[bytes] = []
+    end = 0
+    for place in entry.places:
+        parts += (entry.data[end : place.at], _FORMS[place.form][1](blobs[place.hash]))
+        end = place.at
+    return b''.join((*parts, entry.data[end:]))

@@ -1,0 +1,243 @@
+"""Conversations in Redis: written, removed and read by one script each.
+
+Only what is too large for one reply, or keeps the server for too long, is read in parts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..conversations import (
+    ConversationQuery,
+    ConversationWrite,
+    EntriesQuery,
+    StoredConversation,
+    StoredEntries,
+    StoredEntry,
+    packed_id,
+)
+from ..errors import DamagedConversationError
+from .redis_client import Call, Link
+from .redis_keys import Layout
+from .redis_talks import EXPIRY_SIZE, Row, bound_of, cut, entry_from, name_of, row_from, write_args
+
+__all__ = ('delete_conversation', 'find_conversations', 'find_entries', 'write_conversation')
+
+logger = logging.getLogger('graphkeep')
+
+_REPLY_BYTES = 16_000_000
+"""Most payload bytes in one reply, beyond its first part."""
+_STRETCH = 500
+"""Most rows, or blobs, of one reply."""
+_STEPS = 10_000
+"""Most entries that the server looks at in one go."""
+_READS = 3
+"""How often what is read in parts is read before damage is believed: it may have been removed
+meanwhile.
+"""
+
+
+async def write_conversation(link: Link, layout: Layout, write: ConversationWrite) -> bool:
+    """As `Hooks._write_conversation`.
+
+    Raises:
+        DamagedConversationError: The row that would be replaced, or an entry that it would stand
+            on, is not as it was written. Nothing was written.
+    """
+    reply = await link.call('talk_write', Call(keys=layout.talks, args=tuple(write_args(write))))
+    if reply[0] == b'damaged':
+        reason = 'it is not as graphkeep writes it'
+        if not reply[1]:
+            name = write.conversation.conversation_id
+            raise DamagedConversationError(conversation_id=name, reason=reason)
+        raise DamagedConversationError(entry_id=name_of(reply[1]), reason=reason)
+    return reply[0] == b'written'
+
+
+async def delete_conversation(
+    link: Link, layout: Layout, conversation_id: str, revision: str
+) -> bool:
+    """As `Hooks._delete_conversation`. Entries that are damaged are no hindrance.
+
+    Raises:
+        DamagedConversationError: Its row is not as it was written. Nothing was removed.
+    """
+    args = (conversation_id.encode(), revision.encode())
+    reply = await link.call('talk_delete', Call(keys=layout.talks, args=args))
+    if reply == b'damaged':
+        reason = 'it is not as graphkeep writes it'
+        raise DamagedConversationError(conversation_id=conversation_id, reason=reason)
+    return reply == b'deleted'
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+async def find_conversations(
+    link: Link, layout: Layout, query: ConversationQuery
+) -> list[StoredConversation]:
+    """As `Hooks._conversations`."""
+    keys = layout.talks
+    if query.conversation_id is not None:
+        name = query.conversation_id.encode()
+        now, text = await link.call('talk_row', Call(keys=(keys.rows,), args=(name,)))
+        if text is None:
+            return []
+        try:
+            row = row_from(name, text)
+        except ValueError as e:
+            raise DamagedConversationError(
+                conversation_id=query.conversation_id, reason=f'its row cannot be read ({e})'
+            ) from e
+        return [row.conversation][: query.limit] if _matches(query, row, int(now)) else []
+    if query.expired:
+        index, which, before = keys.expiring, 'first', EXPIRY_SIZE
+        begin, end = b'-', b'now'
+    else:
+        index, which = (keys.written if query.scope is None else keys.scoped), 'last'
+        begin, end, before = bound_of(query.scope, query.after)
+    found: list[StoredConversation] = []
+    while begin and (query.limit is None or len(found) < query.limit):
+        count = _STRETCH if query.limit is None else min(_STRETCH, query.limit - len(found))
+        args = (which, begin, end, before, count, _REPLY_BYTES)
+        now, last, *rows = await link.call('talk_find', Call(keys=(index, keys.rows), args=args))
+        for name, text in zip(rows[::2], rows[1::2], strict=True):
+            row = _listed(name, text)
+            if row is not None and _matches(query, row, int(now)):
+                found.append(row.conversation)
+        begin = b'(' + last if last else b''
+    return found
+
+
+def _listed(name: bytes, text: bytes) -> Row | None:
+    try:
+        return row_from(name, text)
+    except ValueError as e:
+        # One that is damaged does not hide the others.
+        shown = name.decode(errors='backslashreplace')
+        logger.warning('the row of conversation %r is damaged, it is left out: %s', shown, e)
+        return None
+
+
+def _matches(query: ConversationQuery, row: Row, now: int) -> bool:
+    found = row.conversation
+    if query.expired != (row.expires_at is not None and row.expires_at <= now):
+        return False
+    if query.scope not in (None, found.scope):
+        return False
+    return query.after is None or (found.updated_at, found.conversation_id) < query.after
+
+
+# --- entries -------------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """What one reply has of a history."""
+
+    entries: list[StoredEntry]
+    """The last one first."""
+    blobs: dict[str, bytes]
+    following: bytes
+    """The entry to go on with; empty at the end."""
+    position: bytes
+
+
+async def find_entries(link: Link, layout: Layout, query: EntriesQuery) -> StoredEntries | None:
+    """As `Hooks._entries`.
+
+    What is read in parts is as if it was read at once: entries are never changed, and as long as
+    the last one is there, so are those before it and their blobs.
+    """
+    for tries in range(1, _READS + 1):
+        try:
+            return await _read(link, layout, query)
+        except DamagedConversationError:
+            if tries == _READS:
+                raise
+    return None  # pragma: no cover - the last try returns or raises
+
+
+async def _read(link: Link, layout: Layout, query: EntriesQuery) -> StoredEntries | None:
+    entries: list[StoredEntry] = []
+    blobs: dict[str, bytes] = {}
+    following, position = packed_id(query.head_id), b''
+    while following:
+        part = await _part(link, layout, query, following, position, len(entries))
+        if part is None:
+            if not position:
+                return None
+            child = name_of(following)
+            raise DamagedConversationError(entry_id=child, reason='it is missing')
+        entries += part.entries
+        blobs |= part.blobs
+        following, position = part.following, part.position
+    needs = {name: entry.entry_id for entry in entries for name in entry.hashes}
+    await _fetch(link, layout, blobs, needs.keys() - blobs.keys())
+    for name, entry_id in needs.items():
+        if name not in blobs:
+            reason = f'its blob {name} is missing'
+            raise DamagedConversationError(entry_id=entry_id, reason=reason)
+    return StoredEntries(entries[::-1], blobs)
+
+
+async def _part(
+    link: Link,
+    layout: Layout,
+    query: EntriesQuery,
+    head: bytes,
+    position: bytes,
+    there: int,
+) -> _Part | None:
+    keys = layout.talks
+    most = '' if query.limit is None else query.limit - there
+    start, stop = (query.start, query.stop) if query.limit is None else (0, None)
+    args = (
+        head,
+        position,
+        most,
+        start,
+        '' if stop is None else stop - 1,
+        _REPLY_BYTES,
+        _STEPS,
+    )
+    where = (keys.entries, keys.long, keys.blobs)
+    reply: Sequence[bytes] | None = await link.call('talk_entries', Call(keys=where, args=args))
+    if reply is None:
+        return None
+    following, then, first, sizes, texts, names, parts, damaged, reason = reply
+    entries: list[StoredEntry] = []
+    entry_id = name_of(first)
+    for text in cut(texts, sizes.split()):
+        try:
+            entry = entry_from(entry_id, text or b'')
+        except ValueError as e:
+            raise DamagedConversationError(
+                entry_id=entry_id, reason=f'it is not as graphkeep writes it ({e})'
+            ) from e
+        entries.append(entry)
+        entry_id = entry.parent_id or ''
+    if damaged:
+        raise DamagedConversationError(entry_id=name_of(damaged), reason=reason.decode())
+    words = names.split()
+    blobs = {
+        name.decode(): blob
+        for name, blob in zip(words[::2], cut(parts, words[1::2]), strict=True)
+        if blob is not None
+    }
+    return _Part(entries, blobs, following, then)
+
+
+async def _fetch(
+    link: Link, layout: Layout, blobs: dict[str, bytes], wanted: Iterable[str]
+) -> None:
+    """Add those of the wanted blobs that are stored, as many at a time as there is room for."""
+    left = sorted(wanted)
+    while left:
+        args = (_REPLY_BYTES, *left[:_STRETCH])
+        sizes, data = await link.call('talk_blobs', Call(keys=(layout.talks.blobs,), args=args))
+        found = list(cut(data, sizes.split()))
+        there = zip(left, found, strict=False)
+        blobs |= {name: blob for name, blob in there if blob is not None}
+        left = left[len(found) :]

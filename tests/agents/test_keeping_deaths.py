@@ -1,0 +1,61 @@
+"""Kept runs of agents whose process dies around each call of the store: each goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+
+import pytest
+
+from graphkeep import Store
+from tests.builder.dying import Death, Moment, opener
+from tests.classic.conftest import MakeStore
+
+from .keeping import BATCH, Life
+from .staging import FRONT_ENDS
+
+WHERE = [*FRONT_ENDS, *(['conversation'] if find_spec('pydantic_ai.conversation_store') else [])]
+everywhere = pytest.mark.parametrize('where', WHERE)
+
+
+@pytest.fixture
+async def open_again(database: str) -> AsyncIterator[MakeStore]:
+    async with opener(database) as make_store:
+        yield make_store
+
+
+@everywhere
+async def test_undisturbed(where: str, store: Store, open_again: MakeStore) -> None:
+    life = Life(where, store, open_again)
+    await life.live_and_die()
+    await life.check()
+    assert life.script.asked == [0, 1, 2]
+    assert set(life.looked.values()) == {1}
+
+
+@everywhere
+@pytest.mark.parametrize('moment', ['before', 'during', 'after'])
+async def test_a_process_dies_at_any_call_of_the_store(
+    where: str, moment: Moment, store: Store, open_again: MakeStore
+) -> None:
+    number, died = 0, True
+    while died:
+        number += 1
+        life = Life(where, store, open_again)
+        await life.live_and_die(Death(number, moment))
+        await life.check()
+        died = life.deaths > 0
+    assert number > 5 + len(BATCH)
+
+
+@everywhere
+async def test_a_process_dies_and_the_next_one_too(
+    where: str, store: Store, open_again: MakeStore
+) -> None:
+    number, died = 0, True
+    while died:
+        number += 1
+        life = Life(where, store, open_again)
+        await life.live_and_die(Death(number, 'before'), Death(2 + number % 4, 'after'))
+        await life.check()
+        died = life.deaths > 0
