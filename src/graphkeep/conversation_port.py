@@ -9,7 +9,7 @@ from .conversations import (
     StoredConversation,
     StoredEntries,
 )
-from .port import Port
+from .port import Port, may_be_stored
 from .runs import check_count, check_name
 
 __all__ = ('ConversationPort',)
@@ -77,6 +77,8 @@ class ConversationPort(Port):
             Whether there was one.
         """
         check_name(conversation_id, 'conversation_id')
+        if not may_be_stored(revision):
+            return False
         await self.open()
         tries: list[None] = []
 

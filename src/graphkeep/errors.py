@@ -392,8 +392,8 @@ class DamagedConversationError(ConversationError, LookupError):
         """What is wrong with it."""
         what = f'Conversation {conversation_id!r}' if entry_id is None else f'Entry {entry_id!r}'
         super().__init__(
-            f'{what} is damaged: {reason}. Others can be read. Restore it from a backup, or delete '
-            'its conversation.',
+            f'{what} is damaged: {reason}. Others can be read. Restore it from a backup, or '
+            f'{"remove its row" if entry_id is None else "delete its conversation"}.',
             conversation_id=conversation_id,
             entry_id=entry_id,
         )

@@ -314,7 +314,7 @@ class Port(Hooks):
         if query.updated_before is not None and query.updated_before.tzinfo is None:
             raise ValueError('updated_before must be an aware datetime')
         await self.open()
-        if not _may_be_stored(query.graph, query.parent_run_id):
+        if not may_be_stored(query.graph, query.parent_run_id):
             return []
         return list(await self._retrying(lambda: self._find(query)))
 
@@ -331,7 +331,7 @@ class Port(Hooks):
         if query.created_before is not None and query.created_before.tzinfo is None:
             raise ValueError('created_before must be an aware datetime')
         await self.open()
-        if not _may_be_stored(query.run_id, query.request_id, query.name, query.graph):
+        if not may_be_stored(query.run_id, query.request_id, query.name, query.graph):
             return []
         return list(await self._retrying(lambda: self._requests(query)))
 
@@ -367,7 +367,7 @@ class Port(Hooks):
                 pause = min(pause * 2, 1.0)
 
 
-def _may_be_stored(*texts: str | None) -> bool:
+def may_be_stored(*texts: str | None) -> bool:
     """Whether these can be stored anywhere: what cannot, matches nothing. Not every database takes
     NUL or a surrogate even to compare.
     """

@@ -9,7 +9,7 @@ import pytest
 
 from graphkeep import Store
 from tests.builder.dying import Death, Moment, opener
-from tests.classic.conftest import MakeStore
+from tests.classic.conftest import MakeStore, every_store, on_sqlite
 
 from .keeping import BATCH, Life
 from .staging import FRONT_ENDS
@@ -24,6 +24,7 @@ async def open_again(database: str) -> AsyncIterator[MakeStore]:
         yield make_store
 
 
+@every_store
 @everywhere
 async def test_undisturbed(where: str, store: Store, open_again: MakeStore) -> None:
     life = Life(where, store, open_again)
@@ -33,6 +34,7 @@ async def test_undisturbed(where: str, store: Store, open_again: MakeStore) -> N
     assert set(life.looked.values()) == {1}
 
 
+@every_store
 @everywhere
 @pytest.mark.parametrize('moment', ['before', 'during', 'after'])
 async def test_a_process_dies_at_any_call_of_the_store(
@@ -48,6 +50,7 @@ async def test_a_process_dies_at_any_call_of_the_store(
     assert number > 5 + len(BATCH)
 
 
+@on_sqlite
 @everywhere
 async def test_a_process_dies_and_the_next_one_too(
     where: str, store: Store, open_again: MakeStore

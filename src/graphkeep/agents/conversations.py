@@ -104,7 +104,7 @@ class Conversations(ConversationStore):
         self._skip = on_unreadable == 'skip'
         self._ttl = ttl
         self._pruned_at = time.monotonic()
-        self._unfinished: dict[str, Unfinished] = {}
+        self._lost: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f'<Conversations of {self.store!r}>'
@@ -147,10 +147,11 @@ class Conversations(ConversationStore):
             LossyStateError: A message would not come back as it is; names message, part and tool.
                 Nothing was written.
         """
-        unfinished = self._unfinished.get(expected_revision or '')
-        if unfinished is not None and unfinished.tip is not None:
-            left = [tip for tip in record.branches if tip != unfinished.tip]
-            record = replace(record, branches=[*left, unfinished.tip])
+        lost = self._lost.get(expected_revision or '')
+        follows = {record.head_id, *(entry.parent_id for entry in new_entries)}
+        if lost is not None and lost not in follows:
+            left = [tip for tip in record.branches if tip != lost]
+            record = replace(record, branches=[*left, lost])
         await self.put(record, new_entries, expected_revision=expected_revision)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
@@ -185,7 +186,28 @@ class Conversations(ConversationStore):
         """
         if head_id is None or limit == 0:
             return []
-        return self._loaded(await self._find_entries(EntriesQuery(head_id=head_id, limit=limit)))
+        asked = limit
+        while True:
+            found = await self._find_entries(EntriesQuery(head_id=head_id, limit=asked))
+            loaded = self._loaded(found)
+            if limit is None or asked is None:
+                return loaded
+            if len(loaded) >= limit or len(found.entries) < asked:
+                return loaded[-limit:]
+            asked += limit - len(loaded)  # those that are left out do not count
+
+    async def delete(self, conversation_id: str, *, scope: str | None = None) -> None:
+        """Delete a conversation, and the messages that no other one reaches: in one atomic step,
+        also where some of it is damaged.
+
+        With `scope`, a conversation that was saved with another one is left as it is.
+        """
+        query = ConversationQuery(conversation_id=conversation_id, limit=1)
+        for row in await self.store.find_conversations(query):
+            if scope in (None, row.scope) and not await self.store.delete_conversation(
+                conversation_id, revision=row.revision
+            ):
+                await self.delete(conversation_id, scope=scope)  # saved since
 
     # --- what upstream does not have --------------------------------------------------------------
 
@@ -371,7 +393,7 @@ class Conversations(ConversationStore):
         )
         if not await self.store.write_conversation(write):
             raise ConversationConflict(record.conversation_id)
-        self._unfinished.pop(expected_revision or '', None)
+        self._lost.pop(expected_revision or '', None)
         if self._ttl is not None and time.monotonic() > self._pruned_at + _PRUNE_EVERY:
             self._pruned_at = time.monotonic()
             await self.prune()
@@ -380,11 +402,15 @@ class Conversations(ConversationStore):
 
     def _known(self, row: StoredConversation) -> tuple[ConversationRecord, Unfinished | None]:
         record, unfinished = record_of(row)
-        if unfinished is not None:
-            # Upstream reads a record before it replaces it, and knows of no run in it.
-            self._unfinished[record.revision] = unfinished
-            while len(self._unfinished) > _REMEMBERED:
-                self._unfinished.pop(next(iter(self._unfinished)))
+        # Upstream reads a record before it replaces it. It knows of no run that is under way, and
+        # of no message that was left out at the end of a history.
+        lost = record.head_id if self._skip else None
+        if unfinished is not None and unfinished.count:
+            lost = unfinished.tip
+        if lost is not None:
+            self._lost[record.revision] = lost
+            while len(self._lost) > _REMEMBERED:
+                self._lost.pop(next(iter(self._lost)))
         return record, unfinished
 
     async def _records(self, query: ConversationQuery) -> list[ConversationRecord]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any, cast
 
 from pydantic_ai.conversation_store import (
@@ -183,8 +184,10 @@ class InConversation:
                 'of another id with deferred_tool_results=.',
                 conversation_id=self._id,
             )
-        self._expected = record.revision
-        own = list(history[start:])
+        run_id = history[start].run_id
+        own = list(takewhile(lambda message: message.run_id == run_id, history[start:]))
+        if start + len(own) == len(history):
+            self._expected = record.revision  # what it gives can be gone on with
         returns: dict[str, Any] = {}
         while own and isinstance(own[-1], ModelRequest):
             for part in own.pop().parts:
@@ -192,7 +195,7 @@ class InConversation:
                     kept = self._dump(ModelRequest(parts=[part]), 'a return')
                     returns[part.tool_call_id] = {'wrapped': False, 'message': kept}
         return Came(
-            run_id=cast('str', history[start].run_id),
+            run_id=cast('str', run_id),
             conversation_id=self._id,
             messages=own,
             returns=returns,
@@ -252,7 +255,7 @@ class InConversation:
                 waiting, self._waiting = self._waiting, {}
                 await self._write(replace(self._run, returns={**self._run.returns, **waiting}))
 
-    async def end(self, came: Came, deferred: DeferredToolRequests | None) -> str:
+    async def end(self, came: Came, deferred: DeferredToolRequests | None) -> str | None:
         """As `Progress.end`: the history of the conversation is the run's from now on."""
         async with self._lock:
             if self._run is not None:
@@ -267,7 +270,7 @@ class InConversation:
                     branches=[tip for tip in record.branches if tip != run.tip],
                 )
                 await self._put(ended, entries, None)
-            return cast('str', self._expected)
+            return self._expected
 
     async def leave(self) -> None:
         """As `Progress.leave`. What is kept stays; that nobody works on it is worth a try."""

@@ -8,6 +8,7 @@ import base64
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -42,6 +43,12 @@ _FORMS: dict[Literal['base64', 'base64url'], tuple[Callable[[bytes], bytes], ...
 }
 
 
+@cache
+def _codec() -> Codec[ModelMessage]:
+    """Made once: that takes as long as thousands of messages."""
+    return Codec(cast('Any', ModelMessage), path='message')
+
+
 class StoredMessage(NamedTuple):
     """A message as it is stored."""
 
@@ -60,7 +67,7 @@ class MessageCodec:
             on_lossy: What to do with what JSON does not keep.
             inline: Bytes of base64 text from which on binary content is stored apart.
         """
-        self._codec = Codec[ModelMessage](cast('Any', ModelMessage), path='message')
+        self._codec = _codec()
         self._on_lossy = on_lossy
         self._large = re.compile(rb'"([A-Za-z0-9+/_-]{%d,}={0,2})"' % max(inline, 1))
         self._inline = inline

@@ -121,7 +121,7 @@ def record_of(row: StoredConversation) -> tuple[ConversationRecord, Unfinished |
 
 def _requests(record: ConversationRecord) -> Any:
     given = cast('DeferredToolRequests', record.deferred_tool_requests)
-    dumped = _REQUESTS.dump_python(given, mode='json')
+    dumped = _REQUESTS.dump_python(given, mode='json', exclude={'metadata'})
     dumped['metadata'] = given.metadata  # the one part that can hold anything
     try:
         kept = _REQUESTS.validate_python(json.loads(json.dumps(dumped, allow_nan=False)))
