@@ -67,6 +67,10 @@ class InConversation:
         self._record: ConversationRecord | None = None
         self._run: Unfinished | None = None
         self._expected: str | None = None
+        self._begun: Unfinished | None = None
+        """The run as it was begun here, with a prompt alone."""
+        self._is_new = False
+        """Whether the conversation was made for it."""
         self._lock = asyncio.Lock()
         self._waiting: dict[str, Any] = {}
         self._beat: asyncio.Task[None] | None = None
@@ -137,6 +141,8 @@ class InConversation:
             spent=copy(record.usage) if loaded_here and record is not None else None,
         )
         await self._write(run, unsaved)
+        if not goes_on and not unsaved:
+            self._begun, self._is_new = self._run, record is None
         _here.add((self._id, run.run_id))
         self._beat = asyncio.ensure_future(self._beating())
         return came
@@ -273,12 +279,21 @@ class InConversation:
             return self._expected
 
     async def leave(self) -> None:
-        """As `Progress.leave`. What is kept stays; that nobody works on it is worth a try."""
+        """As `Progress.leave`. What is kept stays; that nobody works on it is worth a try. Of a run
+        that has come to nothing, its caller has the prompt: nothing stays.
+        """
         await self._still()
         async with self._lock:
-            if self._run is not None:
-                with suppress(ConversationConflict, StoreError):
+            if self._run is None:
+                return
+            with suppress(ConversationConflict, StoreError):
+                if self._run is not self._begun:
                     await self._write(replace(self._run, owner=None))
+                elif self._is_new:
+                    revision = cast('str', self._expected)
+                    await self._conversations.delete_record(self._id, expected_revision=revision)
+                else:
+                    await self._put(cast('ConversationRecord', self._record), (), None)
 
     async def _still(self) -> None:
         """Stop saying that the run is alive."""
@@ -296,8 +311,11 @@ class InConversation:
             async with self._lock:
                 if self._run is not None:
                     # What it cannot write, the next commit cannot either, and says why.
+                    begun = self._run is self._begun
                     with suppress(ConversationConflict, StoreError):
                         await self._write(self._run)
+                    if begun:
+                        self._begun = self._run
 
     def _after(self, run: Unfinished, came: Came) -> Unfinished:
         self._waiting = {}
