@@ -17,6 +17,7 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
 )
 from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelMessage
 
 from ..conversations import (
     ConversationQuery,
@@ -172,7 +173,7 @@ class Conversations(ConversationStore):
         """
         found = await self._find_entries(EntriesQuery(head_id=entry_id, limit=1))
         (entry,) = found.entries
-        return self._entry(entry, found)
+        return _entry(entry, self.codec.load(entry, found.blobs))
 
     async def read_history(
         self, head_id: str | None, *, limit: int | None = None
@@ -441,19 +442,23 @@ class Conversations(ConversationStore):
         return found
 
     def _loaded(self, found: StoredEntries) -> list[ConversationEntry]:
+        try:
+            messages = self.codec.load_all(found.entries, found.blobs)
+        except UnreadableMessageError:
+            if not self._skip:
+                raise
+            return self._readable(found)
+        return [_entry(*each) for each in zip(found.entries, messages, strict=True)]
+
+    def _readable(self, found: StoredEntries) -> list[ConversationEntry]:
         entries: list[ConversationEntry] = []
         for entry in found.entries:
             try:
-                entries.append(self._entry(entry, found))
+                entries.append(_entry(entry, self.codec.load(entry, found.blobs)))
             except UnreadableMessageError as e:
-                if not self._skip:
-                    raise
                 logger.warning('left out of a history: %s', e)
         return entries
 
-    def _entry(self, entry: StoredEntry, found: StoredEntries) -> ConversationEntry:
-        return ConversationEntry(
-            id=entry.entry_id,
-            parent_id=entry.parent_id,
-            message=self.codec.load(entry, found.blobs),
-        )
+
+def _entry(entry: StoredEntry, message: ModelMessage) -> ConversationEntry:
+    return ConversationEntry(id=entry.entry_id, parent_id=entry.parent_id, message=message)

@@ -162,6 +162,8 @@ class _Kept(AbstractCapability[DepsT]):
         """All messages of the history that were there at the last commit."""
         self._before = RunUsage()
         """What had been used when the run was started."""
+        self._resends = False
+        """Whether the next request is the last one of the history, which is there already."""
         self._came: Came | None = None
         """How far it had come when it was started, until that is used up."""
 
@@ -228,31 +230,44 @@ class _Kept(AbstractCapability[DepsT]):
         state.run_id, state.conversation_id = came.run_id, came.conversation_id
         state.run_step, state.output_retries_used = came.step, came.retries
         state.usage.incr(came.usage)
-        base = len(state.message_history)
-        state.message_history += came.messages
         prompt = None if came.prompt is None else cast('Any', came.prompt.parts[0]).content
-        moved = bool(came.messages or came.pending)
-        tail = came.pending
-        if moved:
-            node.user_prompt = node.deferred_tool_results = None
-            if tail is not None:
-                state.message_history.append(tail)
+        if came.messages or came.pending:
+            result = await self._go_on(node, ctx, came, prompt)
         else:
             node.user_prompt = prompt
+            result = await node.run_first(ctx)
+            self._resends = isinstance(result, ModelRequestNode) and bool(
+                cast('Any', result).is_resuming_without_prompt
+            )
+        self._known = list(state.message_history)
+        return cast('Any', result)
+
+    async def _go_on(self, node: _Begin, ctx: Any, came: Came, prompt: Any) -> Any:
+        """Run the first node of a run that has come somewhere already."""
+        state, tail = ctx.state, came.pending
+        base = len(state.message_history)
+        state.message_history += came.messages
+        before: list[ModelMessage] = list(state.message_history)
+        node.user_prompt = node.deferred_tool_results = None
+        if tail is not None:
+            state.message_history.append(tail)
         result: Any = await node.run_first(ctx)
-        history = state.message_history
-        if moved:
-            ctx.deps.new_message_index = min(base, len(history))
-            if prompt is not None:
-                ctx.deps.prompt = prompt
-            asks = isinstance(result, ModelRequestNode)
-            if tail is not None and asks:
-                # To upstream it is a request that was sent before: it has not been.
-                result.is_resuming_without_prompt = False
-            elif asks and _is_complete(history):
+        history: list[ModelMessage] = state.message_history
+        if tail is None and isinstance(history[-1], ModelResponse):
+            before[-1] = history[-1]
+        # To upstream it is a history that it has not seen: requests that follow each other are one.
+        history[:] = before
+        ctx.deps.new_message_index = base
+        if prompt is not None:
+            ctx.deps.prompt = prompt
+        if isinstance(result, ModelRequestNode):
+            if tail is not None:
+                # It has not been sent before.
+                cast('Any', result).request = tail
+                cast('Any', result).is_resuming_without_prompt = False
+            elif _is_complete(history):
                 # The last response was the last of all: upstream would ask once more.
                 result = CallToolsNode[Any, Any](cast('ModelResponse', history[-1]))
-        self._known = list(history)
         return cast('Any', result)
 
     async def _end(self, result: Any) -> None:
@@ -268,6 +283,9 @@ class _Kept(AbstractCapability[DepsT]):
         state = self._state
         history: Sequence[ModelMessage] = state.message_history
         new = _behind(self._known, history, state.run_id)
+        if self._resends and new and isinstance(new[0], ModelRequest):
+            new = new[1:]
+            self._resends = False
         self._known = list(history)
         self._came = None
         return Came(

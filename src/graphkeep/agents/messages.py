@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -113,6 +113,16 @@ class MessageCodec:
                 here=LIBRARY,
                 reason=reason.replace('\n', ' ')[:500],
             ) from e
+
+    def load_all(
+        self, entries: Sequence[StoredEntry], blobs: Mapping[str, bytes]
+    ) -> list[ModelMessage]:
+        """The messages that were stored. As `load`, of many."""
+        try:
+            texts = [_together(entry, blobs) if entry.places else entry.data for entry in entries]
+            return self._codec.decode_all(texts)
+        except (CodecError, LookupError, ValueError):
+            return [self.load(entry, blobs) for entry in entries]  # says which one
 
     def _guilty(self, message: ModelMessage, error: LossyStateError) -> object:
         """The part of a message that an error is about, where it is one."""
