@@ -105,6 +105,8 @@ class InConversation:
             found = await self._conversations.read(self._id)
             record = None if found is None else found[0]
         history, unsaved = await self._history(record, started)
+        if left is None and record is not None and not started.has_results:
+            self._refuse_open_calls(record, started)
         if record is not None and history and not goes_on:
             ended = next((n for n, m in enumerate(history) if m.run_id == started.run_id), None)
             if ended is not None:
@@ -157,6 +159,17 @@ class InConversation:
             return
         raise ConversationBusyError(
             conversation_id=self._id, owner=left.owner, updated_at=record.updated_at
+        )
+
+    def _refuse_open_calls(self, record: ConversationRecord, started: Started) -> None:
+        """Upstream would close the calls that wait for a person, and go on without them."""
+        if record.deferred_tool_requests is None:
+            return
+        raise UnfinishedRunError(
+            f'Conversation {self._id!r} waits for the results of deferred tools: start the run '
+            'with deferred_tool_results=. To go on without them, deny them, or branch from before '
+            'the calls.',
+            conversation_id=self._id,
         )
 
     def _goes_on(self, left: Unfinished, prompt: Any, started: Started) -> bool:

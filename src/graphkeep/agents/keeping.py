@@ -253,10 +253,10 @@ class _Kept(AbstractCapability[DepsT]):
             state.message_history.append(tail)
         result: Any = await node.run_first(ctx)
         history: list[ModelMessage] = state.message_history
-        if tail is None and isinstance(history[-1], ModelResponse):
-            before[-1] = history[-1]
-        # To upstream it is a history that it has not seen: requests that follow each other are one.
-        history[:] = before
+        if len(history) != len(before):
+            # To upstream it is a history that it has not seen, and requests that follow each other
+            # are one.
+            history[:] = before
         ctx.deps.new_message_index = base
         if prompt is not None:
             ctx.deps.prompt = prompt

@@ -218,19 +218,18 @@ def line_of(
         DamagedConversationError: One of them is not as we write it; names it.
     """
     entries: list[StoredEntry] = []
+    versions: dict[bytes, str] = {}
     for packed, library, places, data, _ in rows:
         entry_id = entry_id_of(packed)
         try:
             if type(data) is not bytes:
                 raise TypeError('no message')
-            entry = StoredEntry(
-                entry_id=entry_id,
-                parent_id=parent_id,
-                data=data,
-                library=library.decode(),
-                places=() if places is None else places_of(places),
-                position=position,
-            )
+            version = versions.get(library)
+            if version is None:
+                version = versions[library] = library.decode()
+            found = () if places is None else places_of(places)
+            # By position: a history has thousands.
+            entry = StoredEntry(entry_id, parent_id, data, version, found, position)
             if places is not None:
                 _packed(entry.hashes)
         except _UNREADABLE as e:
