@@ -14,13 +14,14 @@ PYTEST_ARGS ?=
 # What needs pydantic_graph.persistence is skipped in v2 by the tests themselves.
 CODE := src tests $(wildcard examples benchmarks scripts)
 
-.PHONY: help demo demo-research demo-approvals test smoke test-v1 test-v2 lint format types bench docs lock dist wheel clean env
+.PHONY: help demo demo-research demo-approvals demo-chat test smoke test-v1 test-v2 lint format types bench docs lock dist wheel clean env
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo    the example: a run is killed and resumed (STORE=postgresql://… or redis://…)'
 	@echo 'make demo-research   the other example: a map is killed and goes on, with pydantic-graph 2.x (STORE=…)'
 	@echo 'make demo-approvals   refunds that people approve, their worker killed at every bad moment (STORE=…)'
+	@echo 'make demo-chat   a chat, killed in the middle of a tool call, goes on (STORE=…)'
 	@echo 'make test    lint, types, and all tests with pydantic-graph 1.x and 2.x (PY=3.12 for another Python)'
 	@echo 'make smoke   the quick tests, both environments'
 	@echo 'make lint | format | types | test-v1 | test-v2 | bench | docs | wheel | lock | clean'
@@ -46,6 +47,9 @@ demo-research: $(V2)/.ready
 demo-approvals: $(V2)/.ready
 	STORE='$(STORE)' $(V2)/bin/python examples/approvals/demo.py
 
+demo-chat: $(V2)/.ready
+	STORE='$(STORE)' $(V2)/bin/python -m examples.chat.demo --pace 0.3
+
 test: lint types test-v1 test-v2
 
 test-v1: $(V1)/.ready
@@ -58,10 +62,11 @@ test-v2: $(V2)/.ready
 SMOKE := tests --ignore=tests/crash --ignore=tests/stores --ignore=tests/test_contract.py \
 	--ignore=tests/test_wire.py --ignore=tests/test_examples.py --ignore=tests/test_examples_approvals.py \
 	--ignore=tests/test_state_machine.py --ignore=tests/builder/test_pausing_deaths.py \
-	--ignore=tests/agents/test_deaths.py
+	--ignore=tests/agents/test_deaths.py --ignore=tests/agents/test_keeping_deaths.py
 smoke: env
 	$(V1)/bin/python -m pytest -m 'not slow' $(SMOKE) $(PYTEST_ARGS)
 	$(V2)/bin/python -m pytest -m 'not slow' tests/builder tests/golden tests/test_docs.py \
+	tests/agents/test_conversation_messages.py tests/agents/test_keep_run.py \
 	--ignore=tests/builder/test_pausing_deaths.py $(PYTEST_ARGS)
 
 lint: $(V1)/.ready

@@ -41,8 +41,9 @@ TOPICS = {
     'memory': 'Memory above the state itself',
     'builder': 'GraphBuilder graphs',
     'pauses': 'Runs that wait for a person',
+    'conversations': 'Conversations of agents',
 }
-BOTH_MAJORS = frozenset({'transactions', 'builder', 'pauses'})
+BOTH_MAJORS = frozenset({'transactions', 'builder', 'pauses', 'conversations'})
 PACKAGES = ('graphkeep', 'pydantic-graph', 'pydantic', 'asyncpg', 'redis', 'langgraph')
 
 

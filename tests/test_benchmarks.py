@@ -80,6 +80,27 @@ def test_what_waits_holds_nothing_and_is_found_by_an_index(tmp_path: Path) -> No
     assert [(raw['queries'], raw['by_index']) for raw in sqlite] == [(1, 1), (1, 1)]
 
 
+@pytest.mark.skipif(CLASSIC, reason='pydantic-ai 1.x has no conversation store')
+@pytest.mark.postgres
+@pytest.mark.redis
+def test_a_save_of_a_conversation_writes_what_was_added(tmp_path: Path) -> None:
+    found = figures(tmp_path, '--only', 'conversations')
+    lines = {line['what']: line for line in found['topics']['conversations']}
+    counted = [line for line in lines.values() if line['target'] in ('= 1', '= 2')]
+    assert len(counted) >= 2
+    assert [line['what'] for line in counted if not line['met']] == []
+    for name in ('SQLite', 'Postgres', 'Redis'):
+        of = [line for what, line in lines.items() if what.startswith(name)]
+        if not of:
+            assert name != 'SQLite'
+            continue
+        [ours, whole] = [line for line in of if 'bytes written' in line['what']]
+        assert ours['met'] is True, ours
+        assert whole['figure'] > 2 * ours['figure']
+        runs = [line for line in of if 'KeepRun' in line['what']]
+        assert [line['raw']['writes'] for line in runs] == [10, 10]
+
+
 def test_an_unknown_topic_is_refused() -> None:
     command = [sys.executable, SCRIPT, '--only', 'append,speed']
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

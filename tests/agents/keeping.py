@@ -57,7 +57,7 @@ class Life:
             await asyncio.sleep(0)
             return f'saw {at}'
 
-    async def run(self, keep: KeepRun[None]) -> None:
+    async def run(self, keep: KeepRun) -> None:
         # 1.x takes no run id, and has no conversations.
         named: dict[str, Any] = {'run_id': self.run_id} if self.where == 'conversation' else {}
         self.result = await self.agent.run('look!', capabilities=[keep], **named)

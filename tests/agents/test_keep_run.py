@@ -67,7 +67,7 @@ class Bench:
                 raise BoomError
             return f'saw {at}'
 
-    def keep(self, **options: Any) -> KeepRun[None]:
+    def keep(self, **options: Any) -> KeepRun:
         return KeepRun(self.kept, self.name, **options)
 
     async def run(self, prompt: Any = 'look!', *, keep: Any = None, **options: Any) -> Any:
@@ -341,7 +341,7 @@ async def test_whoever_saves_in_between_wins(bench: Bench) -> None:
 
 async def test_the_conversation_id_may_be_that_of_the_run(bench: Bench) -> None:
     bench.boom = 0
-    keep = KeepRun[None](bench.kept)
+    keep = KeepRun(bench.kept)
     await bench.check(await bench.run(keep=keep, conversation_id=bench.name))
     result = await bench.run('more', keep=keep, conversation_id=bench.name)
     await bench.check(result)

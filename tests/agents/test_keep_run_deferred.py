@@ -67,7 +67,7 @@ class Shop:
             self.done.append('look')
             return f'saw {at}'
 
-    def keep(self, store: Store) -> KeepRun[None]:
+    def keep(self, store: Store) -> KeepRun:
         return KeepRun(store.conversations, self.name)
 
     def results(self, requests: DeferredToolRequests | None, *, approve: bool = True) -> Any:

@@ -315,7 +315,7 @@ async def test_a_run_that_was_broken_off_goes_on(stage: Stage, how: str) -> None
 async def test_a_step_may_bind_its_agent_to_a_conversation(store: Store, stage: Stage) -> None:
     pytest.importorskip('pydantic_ai.conversation_store')
     worker = Worker(inside=failing('a'))
-    keep = KeepRun[None](store.conversations, stage.run_id)
+    keep = KeepRun(store.conversations, stage.run_id)
 
     async def body() -> Any:
         return await worker.agent.run('look!', capabilities=[keep])

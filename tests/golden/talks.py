@@ -203,7 +203,7 @@ async def make() -> list[dict[str, Any]]:
         return 'two kilos'
 
     try:
-        keep = KeepRun[None](conversations)
+        keep = KeepRun(conversations)
         await agent.run('weigh it', conversation_id='half-way', capabilities=[keep])
     except StoreClosedError:
         pass

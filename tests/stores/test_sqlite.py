@@ -351,9 +351,10 @@ async def test_a_damaged_page_is_an_error_that_says_what_to_do(path: Path) -> No
         [page] = tool.execute(
             "SELECT rootpage FROM sqlite_master WHERE name = 'graphkeep_snapshots'"
         ).fetchone()
+        [size] = tool.execute('PRAGMA page_size').fetchone()
     with path.open('r+b') as file:
-        file.seek((page - 1) * 4096)
-        file.write(b'\xff' * 4096)
+        file.seek((page - 1) * size)
+        file.write(b'\xff' * size)
     async with SQLiteStore(path) as store:
         with pytest.raises(StoreError, match=r'damaged.*\.recover') as caught:
             await store.document('run-1')

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import (
     ConversationConflict,
     ConversationEntry,
@@ -210,6 +211,57 @@ class Conversations(ConversationStore):
             ):
                 await self.delete(conversation_id, scope=scope)  # saved since
 
+    async def branch(
+        self,
+        conversation_id: str,
+        *,
+        at: int | None = None,
+        from_entry: str | None = None,
+        expected_revision: str | None,
+        scope: str | None = None,
+    ) -> Conversation:
+        """As upstream's; a change meanwhile is a `ConversationConflict` wherever it is noticed."""
+        try:
+            return await super().branch(
+                conversation_id,
+                at=at,
+                from_entry=from_entry,
+                expected_revision=expected_revision,
+                scope=scope,
+            )
+        except DamagedConversationError:
+            record = await self.read_record(conversation_id)
+            if record is None or record.revision != expected_revision:
+                raise ConversationConflict(conversation_id) from None
+            raise
+
+    async def fork(
+        self,
+        conversation_id: str,
+        *,
+        at: int | None = None,
+        from_entry: str | None = None,
+        new_conversation_id: str | None = None,
+        scope: str | None = None,
+        source_scope: str | None = None,
+    ) -> Conversation:
+        """As upstream's; of a conversation that changes meanwhile it is looked at again."""
+        tries = 3
+        while True:
+            tries -= 1
+            try:
+                return await super().fork(
+                    conversation_id,
+                    at=at,
+                    from_entry=from_entry,
+                    new_conversation_id=new_conversation_id,
+                    scope=scope,
+                    source_scope=source_scope,
+                )
+            except DamagedConversationError:
+                if not tries:
+                    raise
+
     # --- what upstream does not have --------------------------------------------------------------
 
     async def list_conversations(
@@ -329,6 +381,15 @@ class Conversations(ConversationStore):
             if len(expired) < _PRUNE_PAGE or not any(gone):
                 return removed
 
+    async def unfinished(self, conversation_id: str, *, scope: str | None = None) -> str | None:
+        """The id of the run of an agent that is under way in a conversation, or was left half-way;
+        `None` if there is none, or no such conversation.
+        """
+        found = await self.read(conversation_id)
+        if found is None or found[1] is None or scope not in (None, found[0].scope):
+            return None
+        return found[1].run_id
+
     async def discard(self, conversation_id: str, *, scope: str | None = None) -> bool:
         """Give up a run that was left half-way. Its messages stay, as a branch of the conversation.
 
@@ -428,6 +489,16 @@ class Conversations(ConversationStore):
     async def _in_scope(self, conversation_id: str, scope: str | None) -> ConversationRecord | None:
         record = await self.read_record(conversation_id)
         return record if record is None or scope in (None, record.scope) else None
+
+    async def refuse_change(self, record: ConversationRecord) -> None:
+        """What a record stands on is not there: maybe because it has changed since.
+
+        Raises:
+            ConversationConflict: It has.
+        """
+        current = await self.read_record(record.conversation_id)
+        if current is None or current.revision != record.revision:
+            raise ConversationConflict(record.conversation_id)
 
     async def _refuse_missing(self, record: ConversationRecord) -> None:
         """The head of a record is not there: fine if the record has changed since."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import takewhile
 from typing import Any, cast
 
@@ -22,7 +23,12 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 from pydantic_ai.tools import DeferredToolRequests
 
 from .. import owner as owners
-from ..errors import ConversationBusyError, StoreError, UnfinishedRunError
+from ..errors import (
+    ConversationBusyError,
+    DamagedConversationError,
+    StoreError,
+    UnfinishedRunError,
+)
 from ..shielding import to_its_end
 from .conversations import Conversations
 from .messages import MessageCodec
@@ -33,6 +39,9 @@ __all__ = ('InConversation',)
 
 _BOUND = 10.0
 """Seconds that a write may take after a cancellation."""
+
+_LARGE = 65_536
+"""Bytes of a prompt that is not kept before the first response: every write would have it."""
 
 _here: set[tuple[str, str]] = set()
 """The runs that are under way in this process: conversation and run id."""
@@ -98,8 +107,9 @@ class InConversation:
             raise ConversationConflict(self._id)
         if record is not None and left is not None:
             self._refuse_busy(record, left)
-        prompt = None if started.prompt is None else self._dump(started.prompt, 'the prompt')
-        goes_on = left is not None and self._goes_on(left, prompt, started)
+        prompt = None if started.prompt is None else self._dumped(started.prompt, 'the prompt')
+        asked = None if prompt is None else sha256(prompt).hexdigest()
+        goes_on = left is not None and self._goes_on(left, asked, started)
         if left is not None and not goes_on and record is not None:
             await self._conversations.discard(self._id)
             found = await self._conversations.read(self._id)
@@ -117,7 +127,8 @@ class InConversation:
             run = Unfinished(
                 run_id=started.run_id,
                 owner=owners.current(),
-                prompt=prompt,
+                asked=asked,
+                prompt=json.loads(prompt) if prompt and len(prompt) <= _LARGE else None,
                 has_results=started.has_results,
                 tip=None if record is None else record.head_id,
             )
@@ -126,25 +137,32 @@ class InConversation:
             conversation_id=self._id, head_id=None, scope=self._scope
         )
         loaded_here = history is not None
+        in_flight = await self._in_flight(run) if goes_on else []
         if goes_on and unsaved:
             # They are among what the run has added.
+            if in_flight[: len(unsaved)] != list(unsaved):
+                raise self._another_history()
             history, unsaved = started.history[: len(started.history) - len(unsaved)], ()
         came = Came(
             run_id=run.run_id,
             conversation_id=self._id,
-            messages=await self._in_flight(run) if goes_on else (),
-            pending=None if run.pending is None else self._load_request(run.pending),
+            messages=in_flight,
+            pending=self._load_request(run.pending),
             returns=run.returns,
             usage=run.usage,
             step=run.step,
             retries=run.retries,
-            prompt=None if run.prompt is None else self._load_request(run.prompt),
+            prompt=started.prompt or self._load_request(run.prompt),
             history=history,
             spent=copy(record.usage) if loaded_here and record is not None else None,
         )
-        await self._write(run, unsaved)
+        ending = await to_its_end(self._write(run, unsaved), bound=_BOUND)
         if not goes_on and not unsaved:
             self._begun, self._is_new = self._run, record is None
+        if ending.cancelled is not None:
+            # Nobody else will say that it is not here.
+            await self.leave()
+        ending.unwrap()
         _here.add((self._id, run.run_id))
         self._beat = asyncio.ensure_future(self._beating())
         return came
@@ -172,10 +190,23 @@ class InConversation:
             conversation_id=self._id,
         )
 
-    def _goes_on(self, left: Unfinished, prompt: Any, started: Started) -> bool:
+    def _goes_on(self, left: Unfinished, asked: str | None, started: Started) -> bool:
         """Whether what the caller asks for is the run that was left."""
-        if prompt is None or prompt == left.prompt:
+        if asked is None or asked == left.asked:
             moved = left.pending is not None or left.count
+            if asked != left.asked and left.prompt is None and not moved:
+                raise UnfinishedRunError(
+                    f'A run was left in conversation {self._id!r} before the model had answered, '
+                    'and its prompt is too large to be kept by itself. Start it with the prompt.',
+                    conversation_id=self._id,
+                )
+            if started.has_results and not left.has_results:
+                raise UnfinishedRunError(
+                    f'A run was left half-way in conversation {self._id!r} that was begun without '
+                    'results of deferred tools. Bring it to its end without them, or give it up '
+                    'with conversations.discard(…).',
+                    conversation_id=self._id,
+                )
             if left.has_results and not started.has_results and not moved:
                 raise UnfinishedRunError(
                     f'A run was left half-way in conversation {self._id!r} before the results of '
@@ -236,16 +267,23 @@ class InConversation:
             return stored, ()
         stored = await self._stored(record)
         if given[: len(stored)] != stored:
-            raise UserError(
-                f'The message_history that was given is not that of conversation {self._id!r}. '
-                'Give none: KeepRun loads it. Or give conversation=await conversations.load(…).'
-            )
+            raise self._another_history()
         return None, given[len(stored) :]
+
+    def _another_history(self) -> UserError:
+        return UserError(
+            f'The message_history that was given is not that of conversation {self._id!r}. '
+            'Give none: KeepRun loads it. Or give conversation=await conversations.load(…).'
+        )
 
     async def _stored(self, record: ConversationRecord | None) -> list[ModelMessage]:
         if record is None:
             return []
-        history = await self._conversations.read_history(record.head_id)
+        try:
+            history = await self._conversations.read_history(record.head_id)
+        except DamagedConversationError:
+            await self._conversations.refuse_change(record)
+            raise
         return [entry.message for entry in history]
 
     async def _in_flight(self, run: Unfinished) -> list[ModelMessage]:
@@ -264,7 +302,10 @@ class InConversation:
         """
         async with self._lock:
             if self._run is not None:
-                await self._write(self._after(self._run, came), came.messages)
+                run = self._after(self._run, came)
+                # A message has it now.
+                run = replace(run, prompt=None) if came.messages else run
+                await self._write(run, came.messages)
 
     async def returned(self, call_id: str, value: Any) -> None:
         """As `Progress.returned`. What comes while a write is under way shares the next one."""
@@ -363,11 +404,13 @@ class InConversation:
         ending.unwrap()
 
     def _dump(self, message: ModelMessage, what: str) -> Any:
-        where = f'{what} of conversation {self._id!r}'
-        return json.loads(self.codec.whole(message, where=where))
+        return json.loads(self._dumped(message, what))
 
-    def _load_request(self, data: Any) -> ModelRequest:
-        return cast('ModelRequest', loaded(self.codec, data, of=self._id))
+    def _dumped(self, message: ModelMessage, what: str) -> bytes:
+        return self.codec.whole(message, where=f'{what} of conversation {self._id!r}')
+
+    def _load_request(self, data: Any) -> ModelRequest | None:
+        return None if data is None else cast('ModelRequest', loaded(self.codec, data, of=self._id))
 
 
 def _chained(

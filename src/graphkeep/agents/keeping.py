@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from pydantic_ai import CallToolsNode, ModelRequestNode, RunContext, UserPromptNode
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ('KeepRun', 'OnUnfinished', 'current_leg')
 
-DepsT = TypeVar('DepsT')
 OnUnfinished = Literal['raise', 'discard']
 
 current_leg: ContextVar[str | None] = ContextVar('graphkeep_leg', default=None)
@@ -47,7 +47,7 @@ _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass
-class KeepRun(AbstractCapability[DepsT]):
+class KeepRun(AbstractCapability[Any]):
     """Keeps an agent's run: one that died goes on where it was.
 
     The messages are committed after each response of the model, before its tools run, and after the
@@ -109,7 +109,7 @@ class KeepRun(AbstractCapability[DepsT]):
         """Around all others: what they make of a tool's return is what is kept."""
         return CapabilityOrdering(position='outermost')
 
-    async def for_run(self, ctx: RunContext[DepsT]) -> AbstractCapability[DepsT]:
+    async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:
         """One for each run.
 
         Raises:
@@ -117,9 +117,9 @@ class KeepRun(AbstractCapability[DepsT]):
                 a `once`.
             ValueError: Another agent has run under this name in this attempt of the step.
         """
-        return _Kept[DepsT](self._progress(ctx), self.get_ordering())
+        return _Kept(self._progress(ctx), self.get_ordering())
 
-    def _progress(self, ctx: RunContext[DepsT]) -> Progress:
+    def _progress(self, ctx: RunContext[Any]) -> Progress:
         if self.conversations is not None:
             from .in_conversation import InConversation
 
@@ -151,7 +151,7 @@ class KeepRun(AbstractCapability[DepsT]):
         return InTask(scope, name, on_lossy=self.on_lossy)
 
 
-class _Kept(AbstractCapability[DepsT]):
+class _Kept(AbstractCapability[Any]):
     """One run that is kept."""
 
     def __init__(self, progress: Progress, ordering: CapabilityOrdering | None) -> None:
@@ -162,6 +162,10 @@ class _Kept(AbstractCapability[DepsT]):
         """All messages of the history that were there at the last commit."""
         self._before = RunUsage()
         """What had been used when the run was started."""
+        self._closed = False
+        """Whether the run has been left."""
+        self._spent: RunUsage | None = None
+        """What the conversation had used before, if it was loaded here."""
         self._resends = False
         """Whether the next request is the last one of the history, which is there already."""
         self._came: Came | None = None
@@ -170,23 +174,26 @@ class _Kept(AbstractCapability[DepsT]):
     def get_ordering(self) -> CapabilityOrdering | None:
         return self._ordering
 
-    async def wrap_run(self, ctx: RunContext[DepsT], *, handler: Any) -> Any:
+    async def wrap_run(self, ctx: RunContext[Any], *, handler: Any) -> Any:
         try:
             result = await handler()
             if self._state is not None:
                 await self._end(result)
         except BaseException:
+            self._closed = True
             if self._state is not None:
                 (await to_its_end(self._progress.leave(), bound=_LEAVING)).unwrap()
             raise
         return result
 
-    async def before_node_run(self, ctx: RunContext[DepsT], *, node: Any) -> Any:
+    async def before_node_run(self, ctx: RunContext[Any], *, node: Any) -> Any:
+        if isinstance(node, _Begin):
+            raise ValueError('This run has two KeepRun. Give it to the agent or to the run.')
         if isinstance(node, UserPromptNode) and self._state is None:
             return _Begin.of(cast('UserPromptNode[Any, Any]', node), self)
         return cast('Any', node)
 
-    async def after_node_run(self, ctx: RunContext[DepsT], *, node: Any, result: Any) -> Any:
+    async def after_node_run(self, ctx: RunContext[Any], *, node: Any, result: Any) -> Any:
         if isinstance(node, ModelRequestNode):
             await self._progress.commit(self._now())
         elif isinstance(node, CallToolsNode) and isinstance(result, ModelRequestNode):
@@ -194,7 +201,7 @@ class _Kept(AbstractCapability[DepsT]):
         return cast('Any', result)
 
     async def wrap_tool_execute(
-        self, ctx: RunContext[DepsT], *, call: ToolCallPart, tool_def: Any, args: Any, handler: Any
+        self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: Any, args: Any, handler: Any
     ) -> Any:
         codec = self._progress.codec
         if self._came is not None and call.tool_call_id in self._came.returns:
@@ -221,16 +228,19 @@ class _Kept(AbstractCapability[DepsT]):
             has_results=node.deferred_tool_results is not None,
         )
         came = await self._progress.begin(started)
+        if self._closed:
+            # Upstream runs this node in a task of its own, and has left the run meanwhile.
+            await self._progress.leave()
+            raise asyncio.CancelledError
         self._state, self._came = state, came
         if came.history is not None:
             state.message_history = [*came.history]
-            if came.spent is not None:
-                state.usage.incr(came.spent)
+        self._spent = came.spent
         self._before = copy(state.usage)
         state.run_id, state.conversation_id = came.run_id, came.conversation_id
         state.run_step, state.output_retries_used = came.step, came.retries
         state.usage.incr(came.usage)
-        prompt = None if came.prompt is None else cast('Any', came.prompt.parts[0]).content
+        prompt = _prompt_in((came.prompt, *came.messages[:1], came.pending))
         if came.messages or came.pending:
             result = await self._go_on(node, ctx, came, prompt)
         else:
@@ -274,6 +284,9 @@ class _Kept(AbstractCapability[DepsT]):
         output = getattr(result, 'output', None)
         deferred = output if isinstance(output, DeferredToolRequests) else None
         revision = await self._progress.end(self._now(), deferred)
+        if self._spent is not None:
+            # As for a run that is given the conversation. Not before: limits are those of a run.
+            self._state.usage = self._spent + self._state.usage
         saved = getattr(result, '_conversation_saved', None)
         if revision is not None and saved is not None:
             saved(revision)  # so that it can be saved again, or go on
@@ -302,10 +315,10 @@ class _Kept(AbstractCapability[DepsT]):
 class _Begin(UserPromptNode[Any, Any]):
     """The first node of a run, which finds out how far the run has come."""
 
-    _kept: _Kept[Any]
+    _kept: _Kept
 
     @classmethod
-    def of(cls, node: UserPromptNode[Any, Any], kept: _Kept[Any]) -> _Begin:
+    def of(cls, node: UserPromptNode[Any, Any], kept: _Kept) -> _Begin:
         """The node, of this class."""
         made = cls(**{each.name: getattr(node, each.name) for each in fields(node) if each.init})
         made._kept = kept
@@ -350,6 +363,12 @@ def _prompt(prompt: Any) -> ModelRequest | None:
     if prompt is None:
         return None
     return ModelRequest(parts=[UserPromptPart(prompt, timestamp=_NO_TIME)])
+
+
+def _prompt_in(requests: Sequence[ModelMessage | None]) -> Any:
+    """The first prompt in requests; `None` if there is none."""
+    parts = [part for request in requests if request is not None for part in request.parts]
+    return next((part.content for part in parts if isinstance(part, UserPromptPart)), None)
 
 
 def _return_as_json(codec: MessageCodec, call: ToolCallPart, value: Any) -> Any:

@@ -30,8 +30,10 @@ class Unfinished:
     run_id: str
     owner: str | None
     """The process that runs it; `None` if it has left it."""
+    asked: str | None = None
+    """SHA-256 of its prompt, 64 hex digits; `None` if it was given none."""
     prompt: Any = None
-    """The request with the prompt alone, as JSON; `None` if it was given none."""
+    """The request with the prompt alone, as JSON: until a message has it. Not a large one."""
     has_results: bool = False
     """Whether it was given the results of deferred tools."""
     tip: str | None = None
@@ -142,6 +144,7 @@ def _run(run: Unfinished) -> dict[str, Any]:
     return {
         'id': run.run_id,
         'owner': run.owner,
+        'asked': run.asked,
         'prompt': run.prompt,
         'has_results': run.has_results,
         'tip': run.tip,

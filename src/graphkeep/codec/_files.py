@@ -1,8 +1,10 @@
-"""pydantic-ai's `BinaryContent` and `BinaryImage`: kept apart, as pydantic-ai's own JSON does not.
+"""pydantic-ai's `BinaryContent`, `BinaryImage` and `BinaryAudio`, which its own JSON does not tell
+apart.
 
-pydantic-ai stores both as `{"kind": "binary", …}` and chooses a class when it loads an image: in
-some places the base class, in others the subclass, and the two are not equal. So the stored form of
-an image says which one it was: `"narrow": true` for `BinaryImage`. pydantic-ai ignores the key.
+pydantic-ai stores all of them as `{"kind": "binary", …}` and chooses a class when it loads an
+image: in some places the base class, in others the subclass, which are not equal. So the stored
+form of an image says which one it was: `"narrow": true` for `BinaryImage`, and for any
+`BinaryAudio`. pydantic-ai ignores the key.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ def _dump(value: Any, handler: Any) -> Any:
         raise PydanticSerializationUnexpectedValue(f'Expected `BinaryContent`, got {cls.__name__}')
     # In a union pydantic dumps an instance of the very class only.
     data = handler(_as(base, value))
-    if isinstance(data, dict) and value.is_image:
+    if isinstance(data, dict) and (value.is_image or cls is not base):
         cast('dict[str, Any]', data)[_HINT] = cls is not base
     return cast('Any', data)
 
@@ -120,7 +122,7 @@ def _load(value: Any, handler: Any) -> Any:
     base = _base(loaded.__class__)
     if base is None:
         return loaded
-    return _as(_image_class(base) if narrow else base, loaded)
+    return _as(_narrow_class(base, loaded) if narrow else base, loaded)
 
 
 def _as(cls: type[Any], value: Any) -> Any:
@@ -132,5 +134,7 @@ def _as(cls: type[Any], value: Any) -> Any:
     return made
 
 
-def _image_class(base: type) -> type:
-    return next(each for each in base.__subclasses__() if each.__qualname__ == 'BinaryImage')
+def _narrow_class(base: type, loaded: Any) -> type:
+    """What upstream has for files of this kind; the base where it has nothing."""
+    name = 'BinaryImage' if loaded.is_image else 'BinaryAudio'
+    return next((each for each in base.__subclasses__() if each.__qualname__ == name), base)

@@ -26,8 +26,8 @@ from .postgres_rows import (
     blob_columns,
     conversation_of,
     conversation_row,
+    entries_of,
     entry_columns,
-    entry_of,
 )
 from .statements import load
 
@@ -360,8 +360,7 @@ def _in_order(rows: Sequence[Sequence[Any]]) -> list[StoredEntry]:
         if lowest is not None and (position > lowest or (parent is None) != (position == 0)):
             reason = f'no entry that fits is before it, at position {position}'
             raise DamagedConversationError(entry_id=_name(entry_id), reason=reason)
-    entries = [entry_of(row) for row in rows if row[_LOWEST] is None]
-    return sorted(entries, key=lambda entry: entry.position)
+    return entries_of(row for row in rows if row[_LOWEST] is None)
 
 
 def _name(packed: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, cast, get_args
 
 from ..conversations import (
@@ -39,8 +40,8 @@ __all__ = (
     'create_row',
     'data_of',
     'drops_older',
+    'entries_of',
     'entry_columns',
-    'entry_of',
     'request_of',
     'run_of',
     'snapshots_of',
@@ -181,30 +182,28 @@ def conversation_of(row: Sequence[Any]) -> StoredConversation:
         raise DamagedConversationError(conversation_id=conversation_id, reason=reason) from e
 
 
-def entry_of(row: Sequence[Any]) -> StoredEntry:
-    """A row of `read_entries`, but the one with a `lowest`.
+def entries_of(rows: Iterable[Sequence[Any]]) -> list[StoredEntry]:
+    """The rows of `read_entries`, but the one with a `lowest`: oldest first.
 
     Raises:
-        DamagedConversationError: It is not as we write it.
+        DamagedConversationError: One of them is not as we write it; names it.
     """
-    packed, parent, position, _, library, places, data = row
-    entry_id = ''
-    try:
-        entry_id = unpacked_id(packed)
-        entry = StoredEntry(
-            entry_id=entry_id,
-            parent_id=None if parent is None else unpacked_id(parent),
-            data=data,
-            library=library,
-            places=places_of(places),
-            position=position,
-        )
-        for place in entry.places:
-            bytes.fromhex(place.hash)
-    except _UNREADABLE as e:
-        name = entry_id or f'{packed!r:.80}'
-        raise DamagedConversationError(entry_id=name, reason=f'its row has {e}') from e
-    return entry
+    entries: list[StoredEntry] = []
+    ids: dict[bytes | None, str | None] = {None: None}
+    for packed, parent, position, _, library, places, data in sorted(rows, key=itemgetter(2)):
+        try:
+            entry_id = ids[packed] = unpacked_id(packed)
+            if parent not in ids:
+                ids[parent] = unpacked_id(parent)
+            found = () if places is None else places_of(places)
+            # By position: a history has thousands.
+            entries.append(StoredEntry(entry_id, ids[parent], data, library, found, position))
+            for place in found:
+                bytes.fromhex(place.hash)
+        except _UNREADABLE as e:
+            name = ids.get(packed) or f'{packed!r:.80}'
+            raise DamagedConversationError(entry_id=name, reason=f'its row has {e}') from e
+    return entries
 
 
 def conversation_row(write: ConversationWrite) -> tuple[object, ...]:
