@@ -81,7 +81,7 @@ types: env
 	$(V1)/bin/pyright --pythonpath $(V1)/bin/python
 	$(V2)/bin/pyright --project pyright-v2.json --pythonpath $(V2)/bin/python
 
-bench: $(BENCH)/.ready
+bench: $(BENCH)/.ready $(V2)/.ready
 	$(BENCH)/bin/python benchmarks/run.py
 
 docs: $(DOCS)/.ready

@@ -427,6 +427,7 @@ class Conversations(ConversationStore):
         *,
         expected_revision: str | None,
         unfinished: Unfinished | None = None,
+        stays: float = 0.0,
     ) -> None:
         """Write a record, the run under way in it, and new entries. As `write_record`."""
         entries: list[StoredEntry] = []
@@ -451,7 +452,8 @@ class Conversations(ConversationStore):
             expected_revision=expected_revision,
             entries=entries,
             blobs=blobs,
-            ttl=self._ttl,
+            # Not while somebody works on it.
+            ttl=None if self._ttl is None else max(self._ttl, stays),
         )
         if not await self.store.write_conversation(write):
             raise ConversationConflict(record.conversation_id)

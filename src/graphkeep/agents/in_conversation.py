@@ -396,7 +396,11 @@ class InConversation:
         fresh = ConversationRecord(conversation_id=self._id, head_id=None)
         record = replace(record, revision=fresh.revision, updated_at=fresh.updated_at)
         put = self._conversations.put(
-            record, entries, expected_revision=self._expected, unfinished=run
+            record,
+            entries,
+            expected_revision=self._expected,
+            unfinished=run,
+            stays=0.0 if run is None else self._lease,
         )
         ending = await to_its_end(put, bound=_BOUND)
         if ending.error is None:

@@ -26,7 +26,7 @@ from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
 from ..scope import refuse_inside_once, running_scope
-from ..shielding import to_its_end
+from ..shielding import ending_of, to_its_end
 from .legs import spent
 from .messages import MessageCodec, OnLossy
 from .progress import Came, InTask, Progress, Started, loaded
@@ -164,6 +164,8 @@ class _Kept(AbstractCapability[Any]):
         """What had been used when the run was started."""
         self._closed = False
         """Whether the run has been left."""
+        self._beginning: asyncio.Future[None] | None = None
+        """Done when `begin` has found out how far the run has come."""
         self._spent: RunUsage | None = None
         """What the conversation had used before, if it was loaded here."""
         self._resends = False
@@ -181,6 +183,9 @@ class _Kept(AbstractCapability[Any]):
                 await self._end(result)
         except BaseException:
             self._closed = True
+            if self._beginning is not None:
+                # Upstream runs the first node in a task of its own, and may have left it behind.
+                await ending_of(self._beginning, bound=_LEAVING)
             if self._state is not None:
                 (await to_its_end(self._progress.leave(), bound=_LEAVING)).unwrap()
             raise
@@ -227,12 +232,15 @@ class _Kept(AbstractCapability[Any]):
             prompt=_prompt(node.user_prompt),
             has_results=node.deferred_tool_results is not None,
         )
-        came = await self._progress.begin(started)
-        if self._closed:
-            # Upstream runs this node in a task of its own, and has left the run meanwhile.
-            await self._progress.leave()
-            raise asyncio.CancelledError
-        self._state, self._came = state, came
+        self._beginning = asyncio.get_running_loop().create_future()
+        try:
+            came = await self._progress.begin(started)
+            if self._closed:
+                await self._progress.leave()
+                raise asyncio.CancelledError
+            self._state, self._came = state, came
+        finally:
+            self._beginning.set_result(None)
         if came.history is not None:
             state.message_history = [*came.history]
         self._spent = came.spent

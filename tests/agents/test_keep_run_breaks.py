@@ -1,0 +1,172 @@
+"""What people have broken `KeepRun` with: each was a fault once."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import random
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec('pydantic_ai.conversation_store') is None:
+    pytest.skip('pydantic-ai has no conversations', allow_module_level=True)
+
+from pydantic_ai import Agent, BinaryContent
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.usage import RunUsage, UsageLimits
+
+from graphkeep import ConversationBusyError, Store, UnfinishedRunError
+from graphkeep.agents import Conversations, KeepRun
+from graphkeep.conversations import ConversationQuery, ConversationWrite
+
+from .staging import call, script, text
+
+
+def agent(*, fails: int = 0) -> Agent[None, str]:
+    """Calls a tool, which fails some times, then ends."""
+    plot = script(*[[call('look', f'l{n}')] if n % 2 == 0 else [text('done')] for n in range(99)])
+    made: Agent[None, str] = Agent(plot.model)
+    left = [None] * fails
+
+    @made.tool_plain
+    async def look() -> str:
+        if left:
+            left.pop()
+            raise ConnectionError
+        return 'seen'
+
+    return made
+
+
+@pytest.fixture
+def kept(store: Store) -> Conversations:
+    return store.conversations
+
+
+@pytest.mark.leaks('tasks')  # upstream's own, of runs that are cancelled before they have begun
+async def test_a_run_that_is_cancelled_at_its_beginning_holds_nothing(
+    kept: Conversations,
+) -> None:
+    pauses = random.Random(5)
+    for number in range(40):
+        name = f'c{number}'
+        keep = KeepRun(kept, name)
+        run = asyncio.ensure_future(agent().run('hi', capabilities=[keep]))
+        for _ in range(pauses.randrange(25)):
+            await asyncio.sleep(0)
+        run.cancel()
+        await asyncio.wait((run,))
+        try:
+            result = await agent().run('hi', capabilities=[keep])
+        except ConversationBusyError:
+            pytest.fail(f'{name} is held')
+        assert result.output == 'done'
+
+
+async def test_two_of_them_are_refused_before_anything_is_paid(kept: Conversations) -> None:
+    asked: list[int] = []
+
+    def ask(*_: Any) -> ModelResponse:
+        asked.append(1)
+        return ModelResponse(parts=[text('done')])
+
+    keep = KeepRun(kept)
+    made = Agent(FunctionModel(ask), capabilities=[keep])
+    with pytest.raises(ValueError, match='two KeepRun'):
+        await made.run('hi', conversation_id='c', capabilities=[KeepRun(kept)])
+    assert asked == []
+
+
+async def test_limits_are_those_of_a_run_and_usage_that_of_the_conversation(
+    kept: Conversations,
+) -> None:
+    shared = RunUsage()
+    for turn in range(1, 4):
+        result = await agent().run(
+            'hi',
+            conversation_id='c',
+            usage=shared,
+            usage_limits=UsageLimits(request_limit=2 * turn),
+            capabilities=[KeepRun(kept)],
+        )
+        assert result.usage.requests == 2 * turn + (2 * turn - 2)
+        assert shared.requests == 2 * turn  # what the caller gave has what was used in it
+    loaded = await kept.load('c')
+    assert loaded is not None
+    assert loaded.usage.requests == 6
+
+
+async def test_a_large_prompt_is_written_once(
+    store: Store, kept: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    put = store.write_conversation
+
+    async def noted(write: ConversationWrite) -> bool:
+        sizes.append(write.size)
+        return await put(write)
+
+    monkeypatch.setattr(store, 'write_conversation', noted)
+    picture = BinaryContent(bytes(range(256)) * 4_000, media_type='image/png')
+    made, keep = agent(fails=1), KeepRun(kept, 'c')
+    with pytest.raises(ConnectionError):
+        await made.run(['What is it?', picture], capabilities=[keep])
+    result = await made.run(['What is it?', picture], capabilities=[keep])
+    assert result.output == 'done'
+    assert sum(size > 100_000 for size in sizes) == 1
+    loaded = await kept.load('c')
+    assert loaded is not None
+    assert len(loaded.messages) == 4
+    again = await made.run(['And now?', picture], capabilities=[keep])
+    assert again.output == 'done'
+
+
+async def test_a_large_prompt_has_to_be_given_again(kept: Conversations) -> None:
+    prompt = 'x' * 100_000
+    run = asyncio.ensure_future(_slow().run(prompt, capabilities=[KeepRun(kept, 'c')]))
+    while await kept.unfinished('c') is None:
+        await asyncio.sleep(0)
+    rows = await kept.store.find_conversations(ConversationQuery(conversation_id='c'))
+    assert len(rows[0].data) < 5_000
+    run.cancel()
+    await asyncio.wait((run,))
+
+
+def _slow() -> Agent[None, str]:
+    async def ask(*_: Any) -> ModelResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return Agent(FunctionModel(ask))
+
+
+async def test_another_history_is_refused_where_a_run_goes_on(kept: Conversations) -> None:
+    made, keep = agent(fails=1), KeepRun(kept, 'c')
+    other = (await agent().run('Elsewhere')).all_messages()
+    with pytest.raises(ConnectionError):
+        await made.run('hi', capabilities=[keep])
+    with pytest.raises(UserError, match='message_history'):
+        await made.run('hi', message_history=other, capabilities=[keep])
+    assert (await made.run('hi', capabilities=[keep])).output == 'done'
+
+
+async def test_results_are_refused_where_a_run_goes_on_without_them(kept: Conversations) -> None:
+    from pydantic_ai.tools import DeferredToolResults
+
+    made, keep = agent(fails=1), KeepRun(kept, 'c')
+    with pytest.raises(ConnectionError):
+        await made.run('hi', capabilities=[keep])
+    with pytest.raises(UnfinishedRunError, match='without'):
+        await made.run(deferred_tool_results=DeferredToolResults(), capabilities=[keep])
+    assert (await made.run('hi', capabilities=[keep])).output == 'done'
+
+
+async def test_a_conversation_does_not_expire_under_a_run(store: Store) -> None:
+    brief = Conversations(store, ttl=0.001)
+    made, keep = agent(fails=1), KeepRun(brief, 'c')
+    with pytest.raises(ConnectionError):
+        await made.run('hi', capabilities=[keep])
+    assert (await made.run('hi', capabilities=[keep])).output == 'done'
