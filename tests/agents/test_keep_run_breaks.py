@@ -12,7 +12,7 @@ import pytest
 if importlib.util.find_spec('pydantic_ai.conversation_store') is None:
     pytest.skip('pydantic-ai has no conversations', allow_module_level=True)
 
-from pydantic_ai import Agent, BinaryContent
+from pydantic_ai import Agent, BinaryContent, ModelRetry, UnexpectedModelBehavior
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.function import FunctionModel
@@ -22,7 +22,7 @@ from graphkeep import ConversationBusyError, Store, UnfinishedRunError
 from graphkeep.agents import Conversations, KeepRun
 from graphkeep.conversations import ConversationQuery, ConversationWrite
 
-from .staging import call, script, text
+from .staging import Stage, call, script, text
 
 
 def agent(*, fails: int = 0) -> Agent[None, str]:
@@ -170,3 +170,79 @@ async def test_a_conversation_does_not_expire_under_a_run(store: Store) -> None:
     with pytest.raises(ConnectionError):
         await made.run('hi', capabilities=[keep])
     assert (await made.run('hi', capabilities=[keep])).output == 'done'
+
+
+def _picky(answers: list[str]) -> Agent[None, str]:
+    """Calls a tool, then answers what is given, of which only `good` is taken."""
+    plot = script(
+        [call('look', 'l')],
+        *([text(each)] for each in answers),
+    )
+    made: Agent[None, str] = Agent(plot.model, retries=1)
+
+    @made.tool_plain
+    def look() -> str:
+        return 'seen'
+
+    @made.output_validator
+    def check(output: str) -> str:
+        if output != 'good':
+            raise ModelRetry('no')
+        return output
+
+    return made
+
+
+@pytest.mark.parametrize('where', ['conversation', 'step'])
+async def test_a_response_that_is_refused_is_asked_for_again(
+    store: Store, run_id: str, where: str
+) -> None:
+    stage, results = Stage(store, run_id), list[Any]()
+    seen: list[str] = []
+
+    async def play(*answers: str) -> None:
+        keep = KeepRun(store.conversations, 'c') if where == 'conversation' else KeepRun()
+        made = _picky(list(answers))
+
+        async def body() -> None:
+            result = await made.run('hi', capabilities=[keep])
+            seen.extend(type(m).__name__ for m in result.all_messages())
+            results.append(result.output)
+
+        await (body() if where == 'conversation' else stage.play(body))
+
+    with pytest.raises(UnexpectedModelBehavior):
+        await play('bad', 'bad')
+    with pytest.raises(UnexpectedModelBehavior):
+        await play('bad', 'bad')
+    await play('bad', 'good')
+    assert results == ['good']
+    assert seen == ['ModelRequest', 'ModelResponse'] * 3
+    if where == 'conversation':
+        loaded = await store.conversations.load('c')
+        assert loaded is not None
+        assert [type(m).__name__ for m in loaded.messages] == seen
+
+
+async def test_a_first_response_that_is_refused_leaves_the_prompt(kept: Conversations) -> None:
+    made: Agent[None, str] = Agent(script([text('bad')]).model, retries=0)
+
+    @made.output_validator
+    def check(output: str) -> str:
+        raise ModelRetry('no')
+
+    with pytest.raises(UnexpectedModelBehavior):
+        await made.run('hi', conversation_id='c', capabilities=[KeepRun(kept)])
+    assert await kept.unfinished('c') is not None
+    good: Agent[None, str] = Agent(script([text('good')]).model)
+    result = await good.run('hi', conversation_id='c', capabilities=[KeepRun(kept)])
+    assert result.output == 'good'
+    loaded = await kept.load('c')
+    assert loaded is not None
+    assert len(loaded.messages) == 2
+    # The same for an answer that is given again.
+    branched = await kept.branch('c', at=1, expected_revision=loaded.revision)
+    with pytest.raises(UnexpectedModelBehavior):
+        await made.run(conversation=branched, capabilities=[KeepRun(kept)])
+    result = await good.run(conversation_id='c', capabilities=[KeepRun(kept)])
+    assert [type(m).__name__ for m in result.all_messages()] == ['ModelRequest', 'ModelResponse']

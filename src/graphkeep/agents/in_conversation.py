@@ -32,7 +32,7 @@ from ..errors import (
 from ..shielding import to_its_end
 from .conversations import Conversations
 from .messages import MessageCodec
-from .progress import Came, Started, loaded
+from .progress import Came, Started, loaded, taken_back
 from .records import Unfinished
 
 __all__ = ('InConversation',)
@@ -332,7 +332,7 @@ class InConversation:
                 await self._put(ended, entries, None)
             return self._expected
 
-    async def leave(self) -> None:
+    async def leave(self, *, refused: bool = False) -> None:
         """As `Progress.leave`. What is kept stays; that nobody works on it is worth a try. Of a run
         that has come to nothing, its caller has the prompt: nothing stays.
         """
@@ -341,6 +341,8 @@ class InConversation:
             if self._run is None:
                 return
             with suppress(ConversationConflict, StoreError):
+                if refused:
+                    self._run = await self._taken_back(self._run)
                 if self._run is not self._begun:
                     await self._write(replace(self._run, owner=None))
                 elif self._is_new:
@@ -348,6 +350,21 @@ class InConversation:
                     await self._conversations.delete_record(self._id, expected_revision=revision)
                 else:
                     await self._put(cast('ConversationRecord', self._record), (), None)
+
+    async def _taken_back(self, run: Unfinished) -> Unfinished:
+        """The run before its last response: the request is sent again."""
+        entries = await self._conversations.read_history(run.tip, limit=run.count)
+        messages, request = taken_back([entry.message for entry in entries])
+        if len(messages) == len(entries):
+            return run
+        return replace(
+            run,
+            tip=entries[len(messages)].parent_id,
+            count=len(messages),
+            pending=None if request is None else self._dump(request, 'the next request'),
+            returns={},
+            step=max(0, run.step - 1),
+        )
 
     async def _still(self) -> None:
         """Stop saying that the run is alive."""

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from pydantic_ai import CallToolsNode, ModelRequestNode, RunContext, UserPromptNode
+from pydantic_ai import (
+    CallToolsNode,
+    ModelRequestNode,
+    RunContext,
+    UnexpectedModelBehavior,
+    UserPromptNode,
+)
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.messages import (
     ModelMessage,
@@ -162,6 +168,8 @@ class _Kept(AbstractCapability[Any]):
         """All messages of the history that were there at the last commit."""
         self._before = RunUsage()
         """What had been used when the run was started."""
+        self._refused = False
+        """Whether it was left because of what the model has answered."""
         self._closed = False
         """Whether the run has been left."""
         self._beginning: asyncio.Future[None] | None = None
@@ -187,7 +195,8 @@ class _Kept(AbstractCapability[Any]):
                 # Upstream runs the first node in a task of its own, and may have left it behind.
                 await ending_of(self._beginning, bound=_LEAVING)
             if self._state is not None:
-                (await to_its_end(self._progress.leave(), bound=_LEAVING)).unwrap()
+                left = self._progress.leave(refused=self._refused)
+                (await to_its_end(left, bound=_LEAVING)).unwrap()
             raise
         return result
 
@@ -204,6 +213,11 @@ class _Kept(AbstractCapability[Any]):
         elif isinstance(node, CallToolsNode) and isinstance(result, ModelRequestNode):
             await self._progress.commit(self._now(pending=cast('Any', result).request))
         return cast('Any', result)
+
+    async def on_node_run_error(self, ctx: RunContext[Any], *, node: Any, error: Exception) -> Any:
+        if isinstance(node, CallToolsNode) and isinstance(error, UnexpectedModelBehavior):
+            self._refused = True
+        raise error
 
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: Any, args: Any, handler: Any

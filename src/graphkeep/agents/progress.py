@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from pydantic import TypeAdapter
-from pydantic_ai.messages import ModelMessage, ModelRequest
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
@@ -91,8 +91,13 @@ class Progress(Protocol):
         """The run has ended: as `commit`, for the last time. Gives the new revision."""
         ...
 
-    async def leave(self) -> None:
-        """The run has been left by an exception: whoever comes next may go on."""
+    async def leave(self, *, refused: bool = False) -> None:
+        """The run has been left by an exception: whoever comes next may go on.
+
+        Args:
+            refused: Because of the last response: it is taken back, so that the model is asked
+                again.
+        """
         ...
 
 
@@ -123,7 +128,11 @@ class InTask:
         while self._scope.has_kept(self._step_key):
             came = await once(self._step_key, _never, type=Any)
             messages += [self._load(data) for data in came['messages']]
+            refused = self._scope.has_kept(f'{self._step_key}:refused')
             self._steps += 1
+            if refused:
+                messages, request = taken_back(messages)
+                came['pending'] = request and self._dump(request, 'next request')
         returns: dict[str, Any] = {}
         while self._scope.has_kept(self._return_key(len(returns))):
             call_id, value = await once(self._return_key(len(returns)), _never, type=Any)
@@ -168,8 +177,10 @@ class InTask:
         if came.messages:
             await self.commit(came)
 
-    async def leave(self) -> None:
+    async def leave(self, *, refused: bool = False) -> None:
         """As `Progress.leave`: the claim of the run says who may go on."""
+        if refused and self._steps:
+            await once(f'{self._key}:{self._steps - 1}:refused', lambda: True, type=bool)
 
     @property
     def _step_key(self) -> str:
@@ -184,6 +195,19 @@ class InTask:
 
     def _load(self, data: Any) -> ModelMessage:
         return loaded(self.codec, data, of=self._key)
+
+
+def taken_back(
+    messages: Sequence[ModelMessage],
+) -> tuple[list[ModelMessage], ModelRequest | None]:
+    """Messages without the last response, and the request that it answered: it is sent again."""
+    before = list(messages)
+    while before and not isinstance(before.pop(), ModelResponse):
+        pass
+    request = before[-1] if before else None
+    if not isinstance(request, ModelRequest):
+        return before, None
+    return before[:-1], request
 
 
 def loaded(codec: MessageCodec, data: Any, *, of: str) -> ModelMessage:
