@@ -246,3 +246,17 @@ async def test_a_first_response_that_is_refused_leaves_the_prompt(kept: Conversa
         await made.run(conversation=branched, capabilities=[KeepRun(kept)])
     result = await good.run(conversation_id='c', capabilities=[KeepRun(kept)])
     assert [type(m).__name__ for m in result.all_messages()] == ['ModelRequest', 'ModelResponse']
+
+
+async def test_a_run_that_has_ended_does_not_give_up_another_one(kept: Conversations) -> None:
+    keep = KeepRun(kept, 'c', on_unfinished='discard')
+    first = await agent().run('one', run_id='first', capabilities=[keep])
+    made = agent(fails=1)
+    with pytest.raises(ConnectionError):
+        await made.run('two', capabilities=[keep])
+    again = await agent().run('one', run_id='first', capabilities=[keep])
+    assert again.all_messages() == first.all_messages()
+    assert (await made.run('two', capabilities=[keep])).output == 'done'
+    record = await kept.read_record('c')
+    assert record is not None
+    assert record.branches == []

@@ -99,30 +99,39 @@ class InConversation:
             UnfinishedRunError: A run was left half-way in it, and this is another prompt.
             UserError: The history that was given is not the conversation's.
         """
-        found = await self._conversations.read(self._id)
-        record, left = found or (None, None)
+        record, left = await self._conversations.read(self._id) or (None, None)
         if record is not None and self._scope not in (None, record.scope):
             raise ConversationConflict(self._id)
         if started.revision is not None and (record is None or record.revision != started.revision):
             raise ConversationConflict(self._id)
-        if record is not None and left is not None:
-            self._refuse_busy(record, left)
+        history, unsaved = await self._history(record, started)
+        if record is not None:
+            for place, message in enumerate(history or ()):
+                if message.run_id == started.run_id:
+                    return self._has_ended(record, history or (), place)
         prompt = None if started.prompt is None else self._dumped(started.prompt, 'the prompt')
         asked = None if prompt is None else sha256(prompt).hexdigest()
-        goes_on = left is not None and self._goes_on(left, asked, started)
-        if left is not None and not goes_on and record is not None:
-            await self._conversations.discard(self._id)
-            found = await self._conversations.read(self._id)
-            record = None if found is None else found[0]
-        history, unsaved = await self._history(record, started)
-        if left is None and record is not None and not started.has_results:
-            self._refuse_open_calls(record, started)
-        if record is not None and history and not goes_on:
-            ended = next((n for n, m in enumerate(history) if m.run_id == started.run_id), None)
-            if ended is not None:
-                return self._has_ended(record, history, ended)
-        if goes_on:
-            run = replace(cast('Unfinished', left), owner=owners.current())
+        if record is not None and left is not None:
+            self._refuse_busy(record, left)
+            if not self._goes_on(left, asked, started):
+                await self._conversations.discard(self._id)
+                record, left = await self._conversations.read(self._id) or (None, None)
+        elif record is not None and not started.has_results:
+            self._refuse_open_calls(record)
+        self._expected = None if record is None else record.revision
+        self._record = record or ConversationRecord(
+            conversation_id=self._id, head_id=None, scope=self._scope
+        )
+        spent = copy(record.usage) if history is not None and record is not None else None
+        in_flight: Sequence[ModelMessage] = ()
+        if left is not None:
+            run = replace(left, owner=owners.current())
+            in_flight = await self._in_flight(run)
+            if unsaved:
+                # They are among what the run has added.
+                if in_flight[: len(unsaved)] != list(unsaved):
+                    raise self._another_history()
+                history, unsaved = started.history[: len(started.history) - len(unsaved)], ()
         else:
             run = Unfinished(
                 run_id=started.run_id,
@@ -130,19 +139,8 @@ class InConversation:
                 asked=asked,
                 prompt=json.loads(prompt) if prompt and len(prompt) <= _LARGE else None,
                 has_results=started.has_results,
-                tip=None if record is None else record.head_id,
+                tip=self._record.head_id,
             )
-        self._expected = None if record is None else record.revision
-        self._record = record or ConversationRecord(
-            conversation_id=self._id, head_id=None, scope=self._scope
-        )
-        loaded_here = history is not None
-        in_flight = await self._in_flight(run) if goes_on else []
-        if goes_on and unsaved:
-            # They are among what the run has added.
-            if in_flight[: len(unsaved)] != list(unsaved):
-                raise self._another_history()
-            history, unsaved = started.history[: len(started.history) - len(unsaved)], ()
         came = Came(
             run_id=run.run_id,
             conversation_id=self._id,
@@ -154,18 +152,24 @@ class InConversation:
             retries=run.retries,
             prompt=started.prompt or self._load_request(run.prompt),
             history=history,
-            spent=copy(record.usage) if loaded_here and record is not None else None,
+            spent=spent,
         )
+        await self._take(run, unsaved, fresh=left is None, is_new=record is None)
+        return came
+
+    async def _take(
+        self, run: Unfinished, unsaved: Sequence[ModelMessage], *, fresh: bool, is_new: bool
+    ) -> None:
+        """Write that the run is ours, and say so from now on."""
         ending = await to_its_end(self._write(run, unsaved), bound=_BOUND)
-        if not goes_on and not unsaved:
-            self._begun, self._is_new = self._run, record is None
+        if fresh and not unsaved:
+            self._begun, self._is_new = self._run, is_new
         if ending.cancelled is not None:
             # Nobody else will say that it is not here.
             await self.leave()
         ending.unwrap()
         _here.add((self._id, run.run_id))
         self._beat = asyncio.ensure_future(self._beating())
-        return came
 
     def _refuse_busy(self, record: ConversationRecord, left: Unfinished) -> None:
         if left.owner is None or owners.is_proven_dead(left.owner):
@@ -179,7 +183,7 @@ class InConversation:
             conversation_id=self._id, owner=left.owner, updated_at=record.updated_at
         )
 
-    def _refuse_open_calls(self, record: ConversationRecord, started: Started) -> None:
+    def _refuse_open_calls(self, record: ConversationRecord) -> None:
         """Upstream would close the calls that wait for a person, and go on without them."""
         if record.deferred_tool_requests is None:
             return
