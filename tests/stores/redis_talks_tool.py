@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -53,7 +52,7 @@ def kept(name: str) -> bytes:
 
 def long_line(*names: str) -> list[StoredEntry]:
     """Entries whose messages lie apart."""
-    return [replace(e, data=e.data + b' ' * 5_000) for e in line(*names)]
+    return [e._replace(data=e.data + b' ' * 5_000) for e in line(*names)]
 
 
 async def only_one(store: RedisStore, conversation_id: str) -> StoredConversation | None:

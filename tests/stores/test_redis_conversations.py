@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -101,7 +100,7 @@ async def test_a_long_message_lies_apart(redis_url: str, cli: redis.Redis) -> No
         assert cli.hgetall(LONG) == {kept(e.entry_id): e.data for e in entries}
         assert max(map(len, cli.hgetall(ENTRIES).values())) < 100
         assert await store.write_conversation(write(row('d', 'r1', 'b'), entries))
-        other = [replace(entries[1], data=entries[1].data + b' ')]
+        other = [entries[1]._replace(data=entries[1].data + b' ')]
         assert not await store.write_conversation(write(row('e', 'r1', 'b'), other))
         found = await store.find_entries(EntriesQuery(head_id='b'))
         assert [e.data for e in found.entries] == [e.data for e in entries]
@@ -182,7 +181,7 @@ async def test_what_a_message_costs(redis_url: str, cli: redis.Redis) -> None:
         parent = None
         for turn in range(1_000):
             new = [entry(str(uuid4()), data=b'"%b"' % (b'x' * 798)) for _ in range(2)]
-            new = [replace(new[0], parent_id=parent), replace(new[1], parent_id=new[0].entry_id)]
+            new = [new[0]._replace(parent_id=parent), new[1]._replace(parent_id=new[0].entry_id)]
             parent = new[1].entry_id
             expects = f'r{turn - 1}' if turn else None
             await store.write_conversation(
@@ -301,7 +300,7 @@ async def test_what_is_read_in_parts_is_the_same(redis_url: str, cli: redis.Redi
     names = [f'e{n}' for n in range(40)]
     blobs = [b'%d' % (n % 11) * 90 for n in range(40)]
     entries = [
-        replace(made, places=entry('x', blob=blob).places, position=n)
+        made._replace(places=entry('x', blob=blob).places, position=n)
         for n, (made, blob) in enumerate(
             zip(long_line(*names[:2]) + line(*names[2:], after='e1'), blobs, strict=True)
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -56,7 +55,7 @@ MakeRedis = Callable[..., RedisServer]
 async def told(store: RedisStore) -> None:
     """Two conversations, of which the first will be damaged."""
     entries = [entry('a'), entry('b', 'a', blob=b'picture'), *long_line('c')]
-    entries[2] = replace(entries[2], parent_id='b')
+    entries[2] = entries[2]._replace(parent_id='b')
     entries.append(entry('d', 'c'))
     await store.write_conversation(write(row('one', 'r1', 'd', at=1), entries, blobs=[b'picture']))
     await store.write_conversation(write(row('two', 'r1', 'x', at=2), line('x')))
