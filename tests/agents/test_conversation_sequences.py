@@ -15,6 +15,7 @@ pytest.importorskip('pydantic_ai.conversation_store')
 from pydantic_ai import DeferredToolRequests
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import (
+    ConversationConflict,
     ConversationEntry,
     ConversationRecord,
     ConversationStore,
@@ -64,7 +65,8 @@ class Pair:
             try:
                 done.append(await do(number, store))
             except UserError as e:
-                done.append(type(e))
+                is_conflict = isinstance(e, ConversationConflict)  # ours may say more
+                done.append(ConversationConflict if is_conflict else type(e))
         two = Two(*done)
         refused = [each if isinstance(each, type) else None for each in two]
         assert refused[0] == refused[1], f'{name}: {two}'

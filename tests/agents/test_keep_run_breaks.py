@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import pickle
 import random
 from typing import Any
 
@@ -12,14 +13,22 @@ import pytest
 if importlib.util.find_spec('pydantic_ai.conversation_store') is None:
     pytest.skip('pydantic-ai has no conversations', allow_module_level=True)
 
-from pydantic_ai import Agent, BinaryContent, ModelRetry, UnexpectedModelBehavior
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    DeferredToolRequests,
+    ModelRetry,
+    UnexpectedModelBehavior,
+)
+from pydantic_ai.conversation import Conversation
+from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.usage import RunUsage, UsageLimits
 
 from graphkeep import ConversationBusyError, Store, UnfinishedRunError
-from graphkeep.agents import Conversations, KeepRun
+from graphkeep.agents import Conversations, KeepRun, ScopeConflict
 from graphkeep.conversations import ConversationQuery, ConversationWrite
 
 from .staging import Stage, call, script, text
@@ -260,3 +269,53 @@ async def test_a_run_that_has_ended_does_not_give_up_another_one(kept: Conversat
     record = await kept.read_record('c')
     assert record is not None
     assert record.branches == []
+
+
+async def test_another_scope_is_said_to_be_one(kept: Conversations) -> None:
+    await kept.save(Conversation(conversation_id='c'), scope='ada')
+    with pytest.raises(ScopeConflict, match='another scope') as caught:
+        await kept.save(Conversation(conversation_id='c'), scope='bob')
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    with pytest.raises(ScopeConflict):
+        await agent().run('hi', capabilities=[KeepRun(kept, 'c', scope='bob')])
+    with pytest.raises(ConversationConflict) as conflict:
+        await kept.save(Conversation(conversation_id='c'), scope='ada')
+    assert type(conflict.value) is ConversationConflict
+
+
+async def test_what_is_no_store_of_conversations_is_refused(store: Store) -> None:
+    for wrong in (store, 'sqlite:///runs.db', object()):
+        with pytest.raises(TypeError, match=r'store\.conversations'):
+            KeepRun(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match='Got RunContext'):
+        await agent().run('hi', capabilities=[KeepRun])
+
+
+async def test_a_call_that_was_approved_is_not_denied_by_who_goes_on(kept: Conversations) -> None:
+    plot = script([call('pay', 'p')], [text('paid')])
+    away = [ConnectionError()]
+
+    def ask(messages: Any, info: Any) -> ModelResponse:
+        if len(messages) > 2 and away:
+            raise away.pop()
+        return plot(messages, info)
+
+    made = Agent(FunctionModel(ask), output_type=[str, DeferredToolRequests])
+
+    @made.tool_plain(requires_approval=True)
+    def pay() -> str:
+        return 'money'
+
+    keep = KeepRun(kept, 'c')
+    await made.run('pay', capabilities=[keep])
+    loaded = await kept.load('c')
+    assert loaded is not None
+    requests = loaded.deferred_tool_requests
+    assert requests is not None
+    yes = requests.build_results(approvals={'p': True})
+    no = requests.build_results(approvals={'p': False})
+    with pytest.raises(ConnectionError):
+        await made.run(deferred_tool_results=yes, capabilities=[keep])
+    with pytest.raises(UnfinishedRunError, match='other results'):
+        await made.run(deferred_tool_results=no, capabilities=[keep])
+    assert (await made.run(deferred_tool_results=yes, capabilities=[keep])).output == 'paid'

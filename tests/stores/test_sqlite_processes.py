@@ -320,7 +320,7 @@ def test_a_limit_on_the_file_size_loses_nothing_that_was_acknowledged(path: Path
         async def main():
             store = SQLiteStore(path)
             claim = await start(store)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (800_000, 800_000))
             for seq in range(1, 1000):
                 ending = await store.append(commit(claim, seq, b'x' * 20_000))
                 if ending.error is not None:
@@ -355,7 +355,7 @@ def test_a_limit_on_the_file_size_refuses_only_what_does_not_fit(path: Path) -> 
         async def main():
             store = SQLiteStore(path)
             claims = [await start(store, name) for name in ('small', 'large', 'last')]
-            resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (800_000, 800_000))
             # More than SQLite keeps in memory: it fails in the middle, and takes all back.
             texts = (b'', b'x' * 9_000_000, b'')
             endings = await asyncio.gather(

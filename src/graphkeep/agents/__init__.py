@@ -50,7 +50,7 @@ from .result import AgentResult
 from .running import run
 
 if TYPE_CHECKING:
-    from .conversations import Conversations
+    from .conversations import Conversations, ScopeConflict
 
 __all__ = (
     'AgentResult',
@@ -60,16 +60,17 @@ __all__ = (
     'KeepRun',
     'PendingCall',
     'Prompt',
+    'ScopeConflict',
     'run',
 )
 
 
 def __getattr__(name: str) -> Any:
     # Late: pydantic-ai has had conversation stores since 2.66.
-    if name == 'Conversations':
+    if name in ('Conversations', 'ScopeConflict'):
         if find_spec('pydantic_ai.conversation_store') is None:
             raise MissingDriverError(driver='pydantic-ai-slim>=2.66', extra='agents')
-        from .conversations import Conversations
+        from . import conversations
 
-        return Conversations
+        return getattr(conversations, name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

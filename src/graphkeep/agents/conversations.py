@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from pydantic_ai import AgentRunResult
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import (
     ConversationConflict,
@@ -14,9 +16,9 @@ from pydantic_ai.exceptions import UserError
 
 from ..conversations import ConversationQuery, EntriesQuery
 from ..errors import DamagedConversationError
-from .primitives import OnUnreadable, Primitives
+from .primitives import OnUnreadable, Primitives, ScopeConflict
 
-__all__ = ('Conversations', 'OnUnreadable')
+__all__ = ('Conversations', 'OnUnreadable', 'ScopeConflict')
 
 
 class Conversations(Primitives):
@@ -53,6 +55,18 @@ class Conversations(Primitives):
                 conversation_id, revision=row.revision
             ):
                 await self.delete(conversation_id, scope=scope)  # saved since
+
+    async def save(
+        self, conversation: Conversation | AgentRunResult[Any], *, scope: str | None = None
+    ) -> list[ConversationEntry]:
+        """As upstream's; another scope is a `ScopeConflict`."""
+        try:
+            return await super().save(conversation, scope=scope)
+        except ConversationConflict as e:
+            record = await self.read_record(e.conversation_id)
+            if record is not None and scope not in (None, record.scope):
+                raise ScopeConflict(e.conversation_id, scope) from None
+            raise
 
     async def branch(
         self,

@@ -32,6 +32,7 @@ from ..errors import (
 from ..shielding import to_its_end
 from .conversations import Conversations
 from .messages import MessageCodec
+from .primitives import ScopeConflict
 from .progress import Came, Started, loaded, taken_back
 from .records import Unfinished
 
@@ -101,7 +102,7 @@ class InConversation:
         """
         record, left = await self._conversations.read(self._id) or (None, None)
         if record is not None and self._scope not in (None, record.scope):
-            raise ConversationConflict(self._id)
+            raise ScopeConflict(self._id, self._scope)
         if started.revision is not None and (record is None or record.revision != started.revision):
             raise ConversationConflict(self._id)
         history, unsaved = await self._history(record, started)
@@ -139,6 +140,7 @@ class InConversation:
                 asked=asked,
                 prompt=json.loads(prompt) if prompt and len(prompt) <= _LARGE else None,
                 has_results=started.has_results,
+                decided=started.decided,
                 tip=self._record.head_id,
             )
         came = Came(
@@ -217,13 +219,25 @@ class InConversation:
                     'its deferred tools were used. Start it with the same deferred_tool_results=.',
                     conversation_id=self._id,
                 )
+            if started.has_results and started.decided != left.decided:
+                raise UnfinishedRunError(
+                    f'A run was left half-way in conversation {self._id!r} that was begun with '
+                    'other results of deferred tools, and may have used them. Start it with those '
+                    'to bring it to its end, or give it up with conversations.discard(…).',
+                    conversation_id=self._id,
+                )
             return True
         if self._discard:
             return False
+        again = (
+            'the same deferred_tool_results='
+            if left.has_results and not (left.pending or left.count)
+            else 'the same prompt, or with none,'
+        )
         raise UnfinishedRunError(
             f'A run was left half-way in conversation {self._id!r}, and this is another prompt. '
-            'Run the agent with the same prompt, or with none, to bring it to its end; give it up '
-            "with conversations.discard(…), or always with KeepRun(on_unfinished='discard').",
+            f'Run the agent with {again} to bring it to its end; give it up with '
+            "conversations.discard(…), or always with KeepRun(on_unfinished='discard').",
             conversation_id=self._id,
         )
 

@@ -28,7 +28,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.tools import DeferredToolRequests
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved
 from pydantic_ai.usage import RunUsage
 
 from ..scope import refuse_inside_once, running_scope
@@ -103,6 +103,11 @@ class KeepRun(AbstractCapability[Any]):
             raise ValueError(f'lease must be a number of seconds above 0, got {self.lease!r}')
         if not self.name:
             raise ValueError('KeepRun() needs a name')
+        if self.conversations is not None and not hasattr(self.conversations, 'put'):
+            raise TypeError(
+                'KeepRun() takes store.conversations, or Conversations(store, …); in a step '
+                f'nothing: KeepRun(). Got {self.conversations!r:.80}'
+            )
         if self.conversations is None and (self.conversation_id or self.scope):
             raise TypeError('KeepRun(): conversation_id= and scope= need conversations=')
 
@@ -245,6 +250,7 @@ class _Kept(AbstractCapability[Any]):
             revision=getattr(state, 'conversation_revision', None),
             prompt=_prompt(node.user_prompt),
             has_results=node.deferred_tool_results is not None,
+            decided=_decided(node.deferred_tool_results),
         )
         self._beginning = asyncio.get_running_loop().create_future()
         try:
@@ -391,6 +397,17 @@ def _prompt_in(requests: Sequence[ModelMessage | None]) -> Any:
     """The first prompt in requests; `None` if there is none."""
     parts = [part for request in requests if request is not None for part in request.parts]
     return next((part.content for part in parts if isinstance(part, UserPromptPart)), None)
+
+
+def _decided(results: DeferredToolResults | None) -> dict[str, str]:
+    """What was decided about calls, so that a run that goes on is not given another decision."""
+    if results is None:
+        return {}
+    decided = {
+        call_id: 'approved' if given is True or isinstance(given, ToolApproved) else 'denied'
+        for call_id, given in results.approvals.items()
+    }
+    return decided | dict.fromkeys(results.calls, 'result')
 
 
 def _return_as_json(codec: MessageCodec, call: ToolCallPart, value: Any) -> Any:

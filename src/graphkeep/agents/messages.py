@@ -176,7 +176,10 @@ def explained(error: LossyStateError, part: object, where: str) -> LossyStateErr
         at = f'{where}, {kind}' if tool is None else f'{where}, {kind} of tool {tool!r} ({call!r})'
     advice = ''
     if tool is not None and error.path.count('metadata') == 0:
-        advice = " Or keep what tools return as the model sees it: on_lossy='plain'."
+        advice = (
+            " Or keep what tools return as the model sees it: Conversations(store, on_lossy='plain'"
+            "), in a step KeepRun(on_lossy='plain')."
+        )
     return LossyStateError(f'{at}: {error}{advice}', path=error.path)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from pydantic_ai.conversation_store import (
     ConversationConflict,
@@ -33,7 +33,7 @@ from .records import Unfinished, record_of, row_of
 if TYPE_CHECKING:
     from ..store import Store
 
-__all__ = ('OnUnreadable', 'Primitives')
+__all__ = ('OnUnreadable', 'Primitives', 'ScopeConflict')
 
 logger = logging.getLogger('graphkeep')
 
@@ -43,6 +43,26 @@ _PRUNE_EVERY = 60.0
 """Seconds between two looks for expired conversations while conversations are saved."""
 _PRUNE_PAGE = 100
 _REMEMBERED = 1_000
+
+
+class ScopeConflict(ConversationConflict):
+    """The conversation was saved with another scope. Nothing was changed.
+
+    A `ConversationConflict`, as upstream has it; but loading it again does not help.
+    """
+
+    def __init__(self, conversation_id: str, scope: str | None) -> None:
+        super().__init__(conversation_id)
+        self.scope = scope
+        """The scope that was asked for."""
+        self.message = (
+            f'Conversation {conversation_id!r} was saved with another scope than {scope!r}. Ids '
+            'are the same for all scopes: choose another id, or give the scope it was saved with.'
+        )
+        self.args = (self.message,)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.conversation_id, self.scope)
 
 
 class Primitives(ConversationStore):

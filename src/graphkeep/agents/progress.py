@@ -39,6 +39,8 @@ class Started:
     """The prompt alone, as a request."""
     has_results: bool = False
     """Whether it was given results of deferred tools."""
+    decided: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What these are, by the id of the call: `approved`, `denied` or `result`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

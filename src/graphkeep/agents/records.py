@@ -36,6 +36,8 @@ class Unfinished:
     """The request with the prompt alone, as JSON: until a message has it. Not a large one."""
     has_results: bool = False
     """Whether it was given the results of deferred tools."""
+    decided: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What these were, by the id of the call: `approved`, `denied` or `result`."""
     tip: str | None = None
     """The last entry of its history."""
     count: int = 0
@@ -147,6 +149,7 @@ def _run(run: Unfinished) -> dict[str, Any]:
         'asked': run.asked,
         'prompt': run.prompt,
         'has_results': run.has_results,
+        'decided': dict(run.decided),
         'tip': run.tip,
         'count': run.count,
         'pending': run.pending,
