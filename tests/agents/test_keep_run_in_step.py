@@ -327,3 +327,18 @@ async def test_a_step_may_bind_its_agent_to_a_conversation(store: Store, stage: 
     loaded = await store.conversations.load(stage.run_id)
     assert loaded is not None
     assert loaded.messages == result.all_messages()
+
+
+async def test_who_catches_an_error_may_go_on_in_the_same_attempt(stage: Stage) -> None:
+    worker = Worker(inside=failing('b'))
+
+    async def body() -> Any:
+        try:
+            return await worker.run()
+        except BoomError:
+            return await worker.run()
+
+    result = await stage.play(body)
+    assert result.output == 'end'
+    assert worker.plot.asked == [0, 1]
+    assert worker.looked['b'] == 2

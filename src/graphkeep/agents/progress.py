@@ -180,7 +180,10 @@ class InTask:
             await self.commit(came)
 
     async def leave(self, *, refused: bool = False) -> None:
-        """As `Progress.leave`: the claim of the run says who may go on."""
+        """As `Progress.leave`: the claim of the run says who may go on, and whoever catches the error
+        in this attempt may too.
+        """
+        self._scope.taken.discard(self._key)
         if refused and self._steps:
             await once(f'{self._key}:{self._steps - 1}:refused', lambda: True, type=bool)
 
