@@ -88,18 +88,20 @@ SELECT CAST(data AS BLOB) FROM {prefix}_blobs WHERE hash = :hash
 -- name: select_line
 -- Back from an entry to the position :first, then the messages of those before :stop, in the order
 -- of the walk, last one first. Of a chain that is not as we write it the walk ends early, and always.
--- CROSS JOIN keeps SQLite from another order; the LEFT one keeps an entry whose message is gone.
-WITH RECURSIVE line (entry, parent, position) AS (
-  SELECT entry, parent, position FROM {prefix}_entries WHERE entry = :entry
+-- Each entry is looked up once. The LEFT JOIN keeps one whose message is gone.
+WITH RECURSIVE line (entry, parent, position, entry_id, library, places) AS (
+  SELECT entry, parent, position, entry_id, CAST(library AS BLOB), CAST(places AS BLOB)
+  FROM {prefix}_entries
+  WHERE entry = :entry
   UNION ALL
-  SELECT before.entry, before.parent, before.position
+  SELECT
+    before.entry, before.parent, before.position, before.entry_id, CAST(before.library AS BLOB),
+    CAST(before.places AS BLOB)
   FROM line JOIN {prefix}_entries AS before ON before.entry = line.parent
   WHERE line.position > :first AND before.position = line.position - 1
 )
-SELECT entry_id, CAST(library AS BLOB), CAST(places AS BLOB), CAST(data AS BLOB), this.parent
-FROM line
-CROSS JOIN {prefix}_entries AS this ON this.entry = line.entry
-LEFT JOIN {prefix}_messages AS message ON message.entry = line.entry
+SELECT entry_id, library, places, CAST(data AS BLOB), line.parent
+FROM line LEFT JOIN {prefix}_messages AS message ON message.entry = line.entry
 WHERE line.position < :stop
 
 -- name: select_break
