@@ -180,8 +180,8 @@ class InTask:
             await self.commit(came)
 
     async def leave(self, *, refused: bool = False) -> None:
-        """As `Progress.leave`: the claim of the run says who may go on. Whoever catches the error in
-        this attempt may too.
+        """As `Progress.leave`: the claim of the run says who may go on. Whoever catches the error
+        in this attempt may too.
         """
         self._scope.taken.discard(self._key)
         if refused and self._steps:
