@@ -7,9 +7,9 @@ import importlib.util
 import pytest
 
 from graphkeep import Store
-from tests.classic.conftest import database, make_store, run_id, store
+from tests.classic.conftest import database, make_store, open_again, run_id, store
 
-__all__ = ('database', 'make_store', 'run_id', 'stage', 'store')
+__all__ = ('database', 'make_store', 'open_again', 'run_id', 'stage', 'store')
 
 if importlib.util.find_spec('pydantic_ai') is None:
     collect_ignore_glob = ['*.py']

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import uuid
 from collections import Counter
@@ -16,7 +15,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 
 from graphkeep import RunNotFoundError, Store
 from graphkeep.agents import KeepRun
-from tests.builder.dying import Dead, Death, dies_at
+from tests.builder.dying import Death, mortal, through
 from tests.classic.conftest import MakeStore
 
 from .staging import Script, Stage, call, plain, script, text
@@ -74,17 +73,9 @@ class Life:
         """Go on until the run has ended, or the process dies."""
         asked, looked = len(self.script.asked), Counter(self.looked)
         responses, returns, begun = await self.kept()
-        store = self.make_store(retry=0.0)
-        late: list[asyncio.Future[Any]] = []
-        if death is not None:
-            dies_at(store, death, late)
         try:
-            try:
+            async with mortal(self.make_store, death) as store:
                 await self.play(store, begun=begun)
-            finally:
-                await asyncio.gather(*late, return_exceptions=True)
-                with contextlib.suppress(Dead):
-                    await store.close()
         finally:
             again = self.script.asked[asked:]
             assert all(number >= responses for number in again), 'a response was kept'
@@ -94,12 +85,7 @@ class Life:
             assert all(times == 1 for times in calls.values())
 
     async def live_and_die(self, *deaths: Death) -> None:
-        for death in deaths:
-            with contextlib.suppress(Dead):
-                await self.live(death)
-                return
-            self.deaths += 1
-        await self.live(None)
+        self.deaths += await through(self.live, deaths)
 
     async def kept(self) -> tuple[int, set[str], bool]:
         """How many responses and which returns are stored, and whether the run was begun."""

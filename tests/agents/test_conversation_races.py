@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -20,7 +19,7 @@ from pydantic_ai.messages import ModelMessage
 
 from graphkeep import Store
 from graphkeep.agents import Conversations
-from tests.builder.dying import Dead, Death, Moment, dies_at, opener
+from tests.builder.dying import Dead, Death, Moment, mortal
 from tests.classic.conftest import MakeStore, every_store
 
 from .talking import ask, branches, conversation, load, messages, new_id, say, turns
@@ -327,12 +326,6 @@ async def test_a_reader_sees_one_state(how: str, store: Store, kept: Conversatio
 # --- writers that die -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def open_again(database: str) -> AsyncIterator[MakeStore]:
-    async with opener(database) as make:
-        yield make
-
-
 @dataclass
 class Scene:
     """A conversation with a branch that was left and a fork, and an operation on it."""
@@ -405,16 +398,12 @@ async def die_and_do_again(scene: Scene, open_again: MakeStore, death: Death) ->
     await scene.set()
     old = await scene.seen()
     assert old == [[scene.talk.messages, scene.left], [scene.forked], None]
-    store, late = open_again(retry=0.0), list[asyncio.Future[Any]]()
-    dies_at(store, death, late)
     died = False
-    try:
-        await scene.act(store.conversations)
-    except Dead:
-        died = True
-    await asyncio.gather(*late, return_exceptions=True)
-    with contextlib.suppress(Dead):
-        await store.close()
+    async with mortal(open_again, death) as store:
+        try:
+            await scene.act(store.conversations)
+        except Dead:
+            died = True
     new = scene.expected()
     after = await scene.seen()
     assert after in ((old, new) if died else (new,))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,18 +14,12 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.tools import DeferredToolResults, ToolApproved, ToolDenied
 
 from graphkeep import RequestClosedError, RunNotFoundError, RunPausedError, Store, agents, once
-from tests.builder.dying import Dead, Death, Moment, dies_at, opener
+from tests.builder.dying import Death, Moment, mortal, through
 from tests.classic.conftest import MakeStore, on_sqlite
 
 from .staging import FRONT_ENDS, Script, Stage, call, plain, script, text
 
 pytestmark = on_sqlite
-
-
-@pytest.fixture
-async def open_again(database: str) -> AsyncIterator[MakeStore]:
-    async with opener(database) as make_store:
-        yield make_store
 
 
 def _plot() -> Script:
@@ -89,14 +81,10 @@ class Life:
 
     async def live(self, death: Death | None) -> None:
         """Go on until the run has ended, or the process dies."""
-        store = self.make_store(retry=0.0)
-        late: list[asyncio.Future[Any]] = []
         asked = len(self.plot.asked)
         kept = await self.legs()
-        if death is not None:
-            dies_at(store, death, late)
         try:
-            try:
+            async with mortal(self.make_store, death) as store:
                 stage = Stage(store, self.run_id, self.front_end, begun=await self._exists())
                 while True:
                     try:
@@ -106,22 +94,13 @@ class Life:
                         for request in paused.requests:
                             with contextlib.suppress(RequestClosedError):
                                 await stage.answer(request, ANSWERS[request.name])
-            finally:
-                await asyncio.gather(*late, return_exceptions=True)
-                with contextlib.suppress(Dead):
-                    await store.close()
         finally:
             again = self.plot.asked[asked:]
             assert not set(again) & kept, 'a model was called again for a leg that was kept'
             assert len(set(again)) == len(again)
 
     async def live_and_die(self, *deaths: Death) -> None:
-        for death in deaths:
-            with contextlib.suppress(Dead):
-                await self.live(death)
-                return
-            self.deaths += 1
-        await self.live(None)
+        self.deaths += await through(self.live, deaths)
 
     async def legs(self) -> set[int]:
         try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,18 +15,12 @@ from pydantic_ai.messages import ToolReturnPart
 
 from graphkeep import Store, UnfinishedRunError
 from graphkeep.agents import Conversations, KeepRun
-from tests.builder.dying import Dead, Death, Moment, dies_at, opener
+from tests.builder.dying import Dead, Death, Moment, mortal
 from tests.classic.conftest import MakeStore
 
 from .staging import call, script, text
 from .talking import branches, load, messages, new_id
 from .test_keep_run import BoomError, prompts
-
-
-@pytest.fixture
-async def open_again(database: str) -> AsyncIterator[MakeStore]:
-    async with opener(database) as make:
-        yield make
 
 
 @dataclass
@@ -148,12 +140,9 @@ async def test_a_process_that_died_with_results_is_asked_for_them_again(
     shop = Shop(store.conversations, mixed)
     first = await shop.agent.run('buy', capabilities=[shop.keep(store)])
     results = shop.results(first.output)
-    mortal = open_again(retry=0.0)
-    dies_at(mortal, Death(1, 'after', '_write_conversation'), [])
-    with pytest.raises(Dead):
-        await shop.agent.run(deferred_tool_results=results, capabilities=[shop.keep(mortal)])
-    with contextlib.suppress(Dead):
-        await mortal.close()
+    async with mortal(open_again, Death(1, 'after', '_write_conversation')) as dying:
+        with pytest.raises(Dead):
+            await shop.agent.run(deferred_tool_results=results, capabilities=[shop.keep(dying)])
     with pytest.raises(UnfinishedRunError, match='deferred_tool_results'):
         await shop.agent.run(capabilities=[shop.keep(store)])
     result = await shop.agent.run(deferred_tool_results=results, capabilities=[shop.keep(store)])
@@ -186,23 +175,17 @@ async def test_a_process_dies_with_deferred_tools(
         shop, deaths = Shop(keeper.conversations, mixed=True), 0
         first = await shop.agent.run('buy', capabilities=[shop.keep(keeper)])
         results = shop.results(first.output)
-        late: list[asyncio.Future[Any]] = []
         for death in (Death(number, moment), None):
-            mortal = open_again(retry=0.0)
-            if death is not None:
-                dies_at(mortal, death, late)
             try:
-                result = await shop.agent.run(
-                    deferred_tool_results=results, capabilities=[shop.keep(mortal)], run_id='again'
-                )
-                await mortal.close()
+                async with mortal(open_again, death) as dying:
+                    result = await shop.agent.run(
+                        deferred_tool_results=results,
+                        capabilities=[shop.keep(dying)],
+                        run_id='again',
+                    )
+                break
             except Dead:
                 deaths += 1
-                await asyncio.gather(*late, return_exceptions=True)
-                with contextlib.suppress(Dead):
-                    await mortal.close()
-            else:
-                break
         assert result.output == 'sold'
         assert shop.done.count('look') == 1
         assert shop.done.count('pay') <= 1 + deaths

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from importlib.util import find_spec
 
 import pytest
 
 from graphkeep import Store
-from tests.builder.dying import Death, Moment, opener
+from tests.builder.dying import Death, Moment
 from tests.classic.conftest import MakeStore, every_store, on_sqlite
 
 from .keeping import BATCH, Life
@@ -16,12 +15,6 @@ from .staging import FRONT_ENDS
 
 WHERE = [*FRONT_ENDS, *(['conversation'] if find_spec('pydantic_ai.conversation_store') else [])]
 everywhere = pytest.mark.parametrize('where', WHERE)
-
-
-@pytest.fixture
-async def open_again(database: str) -> AsyncIterator[MakeStore]:
-    async with opener(database) as make_store:
-        yield make_store
 
 
 @every_store

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.classic.conftest import database, make_store, run_id, store
+from tests.classic.conftest import database, make_store, open_again, run_id, store
 
-__all__ = ('database', 'make_store', 'run_id', 'store')
+__all__ = ('database', 'make_store', 'open_again', 'run_id', 'store')

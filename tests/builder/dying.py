@@ -96,6 +96,30 @@ def dies_at(store: Store, death: Death, late: list[asyncio.Future[Any]]) -> None
         setattr(store, name, mortal(name, getattr(store, name)))
 
 
+@contextlib.asynccontextmanager
+async def mortal(make_store: Callable[..., Store], death: Death | None) -> AsyncIterator[Store]:
+    """A store of a process that may die; at the end what it had on its way has arrived."""
+    store, late = make_store(retry=0.0), list[asyncio.Future[Any]]()
+    if death is not None:
+        dies_at(store, death, late)
+    try:
+        yield store
+    finally:
+        await asyncio.gather(*late, return_exceptions=True)
+        with contextlib.suppress(Dead):
+            await store.close()
+
+
+async def through(live: Callable[[Death | None], Awaitable[None]], deaths: Sequence[Death]) -> int:
+    """Live through all of these, and to the end; gives how often it died."""
+    for number, death in enumerate(deaths):
+        with contextlib.suppress(Dead):
+            await live(death)
+            return number
+    await live(None)
+    return len(deaths)
+
+
 class Notes(Protocol):
     """The dependencies of a graph whose steps note their starts."""
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from graphkeep import Store
 from tests.classic.conftest import MakeStore, every_store, in_memory
 
 from .asking import CASES, AskingRig, People, everybody, one_person, two_at_once
-from .dying import Death, Moment, opener
+from .dying import Death, Moment
 
 every_case = pytest.mark.parametrize('name', CASES)
 people = pytest.mark.parametrize('people', [one_person, everybody, two_at_once])
 moments = pytest.mark.parametrize('moment', ['before', 'during', 'after'])
-
-
-@pytest.fixture
-async def open_again(database: str) -> AsyncIterator[MakeStore]:
-    async with opener(database) as make_store:
-        yield make_store
 
 
 @every_store

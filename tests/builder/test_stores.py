@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
 
@@ -12,16 +11,10 @@ import graphkeep
 from graphkeep import Store
 from tests.classic.conftest import MakeStore, every_store
 
-from .dying import Death, Moment, Rig, opener
+from .dying import Death, Moment, Rig
 from .fixed import CASES, Diary, Ledger, sorted_output
 
 every_case = pytest.mark.parametrize('name', CASES)
-
-
-@pytest.fixture
-async def open_again(database: str) -> AsyncIterator[MakeStore]:
-    async with opener(database) as make_store:
-        yield make_store
 
 
 def rig_of(name: str, store: Store, open_again: MakeStore) -> Rig:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import graphkeep
+from tests.builder.dying import opener
 
 if importlib.util.find_spec('pydantic_graph.persistence') is None:
     collect_ignore_glob = ['*.py']
@@ -64,6 +65,13 @@ async def make_store(database: str) -> AsyncIterator[MakeStore]:
             stack.push_async_callback(store.close)
             return store
 
+        yield make
+
+
+@pytest.fixture
+async def open_again(database: str) -> AsyncIterator[MakeStore]:
+    """As `make_store`, for stores that live for some milliseconds: they share connections."""
+    async with opener(database) as make:
         yield make
 
 

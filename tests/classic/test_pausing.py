@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ from tests.builder.asking import (
     one_person,
     two_at_once,
 )
-from tests.builder.dying import Death, Moment, opener
+from tests.builder.dying import Death, Moment
 from tests.classic.conftest import MakeStore, every_store, in_memory
 from tests.classic.graphs import answer_quiz, events, nodes, status
 
@@ -689,12 +689,6 @@ class ClassicRig(AskingRig):
 
 every_case = pytest.mark.parametrize('name', CASES)
 moments = pytest.mark.parametrize('moment', ['before', 'during', 'after'])
-
-
-@pytest.fixture
-async def open_again(database: str) -> AsyncIterator[MakeStore]:
-    async with opener(database) as make_store:
-        yield make_store
 
 
 async def _die(rig: ClassicRig, deaths: Sequence[Death] = ()) -> ClassicRig:

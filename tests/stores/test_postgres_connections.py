@@ -6,13 +6,9 @@ import asyncio
 import gc
 import json
 import logging
-import os
-import shutil
-import subprocess
 import time
 import traceback
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -247,33 +243,6 @@ async def test_what_does_not_pass_by_itself_is_not_tried_again(
 
 
 # --- pgbouncer ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def bouncer(fresh_postgres_url: str, free_port: int, tmp_path: Path) -> Iterator[str]:
-    """A URL of the database through pgbouncer in transaction mode, with two server connections."""
-    program = shutil.which('pgbouncer', path=f'{os.environ["PATH"]}:/usr/sbin')
-    if program is None:
-        pytest.skip('pgbouncer is not installed')
-    parts = urlsplit(fresh_postgres_url)
-    if parts.password is not None:
-        pytest.skip('the server wants a password')
-    name = parts.path[1:]
-    settings = tmp_path / 'pgbouncer.ini'
-    settings.write_text(
-        f'[databases]\n{name} = host={parts.hostname} port={parts.port} user={parts.username}\n'
-        f'[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {free_port}\nunix_socket_dir =\n'
-        'auth_type = any\npool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 100\n'
-    )
-    account = ['-u', 'nobody'] if os.geteuid() == 0 else []
-    log = (tmp_path / 'log').open('wb')
-    process = subprocess.Popen([program, *account, settings], stdout=log, stderr=log)
-    try:
-        yield at(fresh_postgres_url, f'127.0.0.1:{free_port}')
-    finally:
-        process.terminate()
-        process.wait(20)
-        log.close()
 
 
 async def test_behind_pgbouncer_in_transaction_mode_all_works(bouncer: str) -> None:

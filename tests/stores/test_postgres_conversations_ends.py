@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import shutil
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -25,7 +20,7 @@ from graphkeep.stores.postgres import PostgresStore
 from graphkeep.testing import eventually
 from graphkeep.testing._talks import Talk, entry, ids, line, row, write
 from tests.stores.postgres_talks import STATEMENTS, WRONG, counts, stored
-from tests.stores.postgres_tool import at, rows, tool
+from tests.stores.postgres_tool import rows, tool
 
 pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures('collected')]
 
@@ -202,28 +197,6 @@ async def test_a_save_that_waited_for_another_is_decided_on_what_is_there_then(
 
 
 # --- pgbouncer ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def bouncer(fresh_postgres_url: str, free_port: int, tmp_path: Path) -> Iterator[str]:
-    """A URL of the database through pgbouncer in transaction mode, with two server connections."""
-    program = shutil.which('pgbouncer', path=f'{os.environ["PATH"]}:/usr/sbin')
-    parts = urlsplit(fresh_postgres_url)
-    if program is None or parts.password is not None:
-        pytest.skip('pgbouncer is not installed, or the server wants a password')
-    name = parts.path[1:]
-    settings = tmp_path / 'pgbouncer.ini'
-    settings.write_text(
-        f'[databases]\n{name} = host={parts.hostname} port={parts.port} user={parts.username}\n'
-        f'[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {free_port}\nunix_socket_dir =\n'
-        'auth_type = any\npool_mode = transaction\ndefault_pool_size = 2\nmax_client_conn = 100\n'
-    )
-    account = ['-u', 'nobody'] if os.geteuid() == 0 else []
-    with (tmp_path / 'log').open('wb') as log:
-        process = subprocess.Popen([program, *account, settings], stdout=log, stderr=log)
-        yield at(fresh_postgres_url, f'127.0.0.1:{free_port}')
-        process.terminate()
-        process.wait(20)
 
 
 async def test_behind_pgbouncer_in_transaction_mode_all_works(

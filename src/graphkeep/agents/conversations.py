@@ -14,9 +14,10 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_ai.exceptions import UserError
 
-from ..conversations import ConversationQuery, EntriesQuery
+from ..conversations import ConversationQuery
 from ..errors import DamagedConversationError
 from .primitives import OnUnreadable, Primitives, ScopeConflict
+from .records import new_revision
 
 __all__ = ('Conversations', 'OnUnreadable', 'ScopeConflict')
 
@@ -147,17 +148,10 @@ class Conversations(Primitives):
         """How many messages a conversation has, without loading them; `None` if there is none with
         this id (and scope).
         """
-        while True:
-            record = await self.in_scope(conversation_id, scope)
-            if record is None:
-                return None
-            if record.head_id is None:
-                return 0
-            newest = EntriesQuery(head_id=record.head_id, limit=1)
-            found = await self.store.find_entries(newest)
-            if found is not None:
-                return found.entries[0].position + 1
-            await self.refuse_missing(record)
+        newest = await self.find_part(conversation_id, scope=scope, limit=1)
+        if newest is None:
+            return None
+        return newest.entries[0].position + 1 if newest.entries else 0
 
     async def load_range(
         self,
@@ -183,17 +177,8 @@ class Conversations(Primitives):
         """
         if start < 0 or (stop is not None and stop < 0):
             raise ValueError(f'start and stop count from 0, got {start} and {stop}')
-        while True:
-            record = await self.in_scope(conversation_id, scope)
-            if record is None:
-                return None
-            if record.head_id is None:
-                return []
-            part = EntriesQuery(head_id=record.head_id, start=start, stop=stop)
-            found = await self.store.find_entries(part)
-            if found is not None:
-                return self.loaded(found)
-            await self.refuse_missing(record)
+        found = await self.find_part(conversation_id, scope=scope, start=start, stop=stop)
+        return None if found is None else self.loaded(found)
 
     async def clear(self, conversation_id: str, *, scope: str | None = None) -> bool:
         """Remove all messages and branches of a conversation, and keep it: its id, its scope and
@@ -238,9 +223,7 @@ class Conversations(Primitives):
             found = await self.read(conversation_id)
             if found is None or found[1] is None or scope not in (None, found[0].scope):
                 return False
-            record = replace(found[0], revision=ConversationRecord(
-                conversation_id=conversation_id, head_id=None
-            ).revision)  # fmt: skip
+            record = replace(found[0], revision=new_revision())
             try:
                 await self.write_record(record, expected_revision=found[0].revision)
             except ConversationConflict:

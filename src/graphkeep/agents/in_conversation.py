@@ -33,8 +33,9 @@ from ..shielding import to_its_end
 from .conversations import Conversations
 from .messages import MessageCodec
 from .primitives import ScopeConflict
-from .progress import Came, Started, loaded, taken_back
-from .records import Unfinished
+from .progress import Came, Started, taken_back
+from .records import Unfinished, new_revision
+from .returns import part_as_json
 
 __all__ = ('InConversation',)
 
@@ -110,7 +111,7 @@ class InConversation:
             for place, message in enumerate(history or ()):
                 if message.run_id == started.run_id:
                     return self._has_ended(record, history or (), place)
-        prompt = None if started.prompt is None else self._dumped(started.prompt, 'the prompt')
+        prompt = None if started.prompt is None else self._text_of(started.prompt)
         asked = None if prompt is None else sha256(prompt).hexdigest()
         if record is not None and left is not None:
             self._refuse_busy(record, left)
@@ -158,6 +159,9 @@ class InConversation:
         )
         await self._take(run, unsaved, fresh=left is None, is_new=record is None)
         return came
+
+    def _text_of(self, prompt: ModelRequest) -> bytes:
+        return self.codec.whole(prompt, where=f'the prompt of conversation {self._id!r}')
 
     async def _take(
         self, run: Unfinished, unsaved: Sequence[ModelMessage], *, fresh: bool, is_new: bool
@@ -260,8 +264,7 @@ class InConversation:
         while own and isinstance(own[-1], ModelRequest):
             for part in own.pop().parts:
                 if isinstance(part, ToolReturnPart):
-                    kept = self._dump(ModelRequest(parts=[part]), 'a return')
-                    returns[part.tool_call_id] = {'wrapped': False, 'message': kept}
+                    returns[part.tool_call_id] = part_as_json(self.codec, part)
         return Came(
             run_id=cast('str', run_id),
             conversation_id=self._id,
@@ -280,10 +283,9 @@ class InConversation:
         given = list(started.history)
         if started.revision is not None and started.unsaved is not None:
             return None, started.unsaved
-        if not given:
-            stored = await self._stored(record)
-            return stored, ()
         stored = await self._stored(record)
+        if not given:
+            return stored, ()
         if given[: len(stored)] != stored:
             raise self._another_history()
         return None, given[len(stored) :]
@@ -300,7 +302,8 @@ class InConversation:
         try:
             history = await self._conversations.read_history(record.head_id)
         except DamagedConversationError:
-            await self._conversations.refuse_change(record)
+            if not await self._conversations.is_current(record):
+                raise ConversationConflict(self._id) from None
             raise
         return [entry.message for entry in history]
 
@@ -428,8 +431,7 @@ class InConversation:
         run: Unfinished | None,
     ) -> None:
         """Write all of it, also when the run is cancelled meanwhile; what is kept is known then."""
-        fresh = ConversationRecord(conversation_id=self._id, head_id=None)
-        record = replace(record, revision=fresh.revision, updated_at=fresh.updated_at)
+        record = replace(record, revision=new_revision(), updated_at=datetime.now(tz=UTC))
         put = self._conversations.put(
             record,
             entries,
@@ -443,13 +445,11 @@ class InConversation:
         ending.unwrap()
 
     def _dump(self, message: ModelMessage, what: str) -> Any:
-        return json.loads(self._dumped(message, what))
-
-    def _dumped(self, message: ModelMessage, what: str) -> bytes:
-        return self.codec.whole(message, where=f'{what} of conversation {self._id!r}')
+        return self.codec.as_json(message, where=f'{what} of conversation {self._id!r}')
 
     def _load_request(self, data: Any) -> ModelRequest | None:
-        return None if data is None else cast('ModelRequest', loaded(self.codec, data, of=self._id))
+        found = None if data is None else self.codec.from_json(data, of=self._id)
+        return cast('ModelRequest | None', found)
 
 
 def _chained(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from pydantic_ai import (
@@ -24,8 +22,6 @@ from pydantic_ai.messages import (
     ModelRequest,
     ModelResponse,
     ToolCallPart,
-    ToolReturn,
-    ToolReturnPart,
     UserPromptPart,
 )
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved
@@ -34,8 +30,9 @@ from pydantic_ai.usage import RunUsage
 from ..scope import refuse_inside_once, running_scope
 from ..shielding import ending_of, to_its_end
 from .legs import spent
-from .messages import MessageCodec, OnLossy
-from .progress import Came, InTask, Progress, Started, loaded
+from .messages import OnLossy
+from .progress import Came, InTask, Progress, Started
+from .returns import NO_TIME, return_as_json, return_of
 
 if TYPE_CHECKING:
     from .conversations import Conversations
@@ -49,7 +46,6 @@ current_leg: ContextVar[str | None] = ContextVar('graphkeep_leg', default=None)
 
 _LEAVING = 10.0
 """Seconds that leaving a run may take after a cancellation."""
-_NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass
@@ -230,9 +226,9 @@ class _Kept(AbstractCapability[Any]):
         codec = self._progress.codec
         if self._came is not None and call.tool_call_id in self._came.returns:
             self._state.usage.tool_calls += 1  # upstream counts those that it calls
-            return _return_of(codec, call, self._came.returns[call.tool_call_id])
+            return return_of(codec, call, self._came.returns[call.tool_call_id])
         value = await handler(args)
-        kept = _return_as_json(codec, call, value)
+        kept = return_as_json(codec, call, value)
         if kept is not None:
             await self._progress.returned(call.tool_call_id, kept)
         return value
@@ -390,7 +386,7 @@ def _prompt(prompt: Any) -> ModelRequest | None:
     """A prompt as a request: the same for the same prompt."""
     if prompt is None:
         return None
-    return ModelRequest(parts=[UserPromptPart(prompt, timestamp=_NO_TIME)])
+    return ModelRequest(parts=[UserPromptPart(prompt, timestamp=NO_TIME)])
 
 
 def _prompt_in(requests: Sequence[ModelMessage | None]) -> Any:
@@ -408,49 +404,3 @@ def _decided(results: DeferredToolResults | None) -> dict[str, str]:
         for call_id, given in results.approvals.items()
     }
     return decided | dict.fromkeys(results.calls, 'result')
-
-
-def _return_as_json(codec: MessageCodec, call: ToolCallPart, value: Any) -> Any:
-    """What a tool has returned, as JSON; `None` if that cannot be kept for itself.
-
-    Raises:
-        LossyStateError: It would not come back as it is.
-    """
-    rest: dict[str, Any] = {}
-    content, metadata = value, None
-    parts: list[Any] = []
-    if isinstance(value, ToolReturn):
-        value = cast('ToolReturn[Any]', value)
-        tools = getattr(value, 'tools', None)
-        known = ToolReturn(value.return_value, content=value.content, metadata=value.metadata)
-        if tools is not None:
-            known = replace(cast('Any', known), tools=tools)
-        if known != value:
-            return None
-        rest = {'tools': tools}
-        content, metadata = value.return_value, value.metadata
-        if value.content is not None:
-            parts.append(UserPromptPart(value.content, timestamp=_NO_TIME))
-    returned = ToolReturnPart(
-        tool_name=call.tool_name,
-        content=content,
-        tool_call_id=call.tool_call_id,
-        metadata=metadata,
-        timestamp=_NO_TIME,
-    )
-    where = f'what tool {call.tool_name!r} has returned'
-    data = codec.whole(ModelRequest(parts=[returned, *parts]), where=where)
-    return {'wrapped': isinstance(value, ToolReturn), **rest, 'message': json.loads(data)}
-
-
-def _return_of(codec: MessageCodec, call: ToolCallPart, kept: Any) -> Any:
-    """What `_return_as_json` made JSON of."""
-    message = loaded(codec, kept['message'], of=f'return of {call.tool_call_id}')
-    returned, *more = message.parts
-    value = cast('ToolReturnPart', returned)
-    if not kept['wrapped']:
-        return value.content
-    content = cast('UserPromptPart', more[0]).content if more else None
-    made = ToolReturn(value.content, content=content, metadata=value.metadata)
-    tools = kept.get('tools')
-    return made if tools is None else replace(cast('Any', made), tools=tools)

@@ -9,20 +9,13 @@ from dataclasses import dataclass, fields, make_dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from pydantic import ConfigDict, TypeAdapter
 from pydantic_ai import AgentRunResult, DeferredToolRequests, UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
-from pydantic_core import PydanticSerializationError
+
+from .plain import REQUESTS, USAGE, as_plain, requests_as_json
 
 __all__ = ('Leg', 'leg_type', 'messages_of', 'pack', 'requests_of', 'spent', 'usage_of')
-
-# As upstream's own adapters, but what JSON has no number for is not made null without a word: it
-# stays, and is refused when the leg is kept.
-_JSON = ConfigDict(ser_json_bytes='base64', val_json_bytes='base64', ser_json_inf_nan='constants')
-_MESSAGES = TypeAdapter(list[ModelMessage], config=_JSON)
-_REQUESTS = TypeAdapter(DeferredToolRequests)
-_USAGE = TypeAdapter(RunUsage)
 
 
 @dataclass
@@ -71,7 +64,7 @@ def pack(
     """
     messages = result.all_messages()
     new = len(messages) - len(result.new_messages())
-    messages = _as_json(messages)
+    messages = as_plain(messages)
     shared = 0
     while shared < min(len(before), len(messages)) and before[shared] == messages[shared]:
         shared += 1
@@ -79,24 +72,15 @@ def pack(
     deferred = None
     if isinstance(output, DeferredToolRequests):
         _check_ids(output)
-        deferred = _REQUESTS.dump_python(output, mode='json')
-        deferred['metadata'] = output.metadata  # the one part that can hold anything
+        deferred = requests_as_json(output)
     return type_(
         shared=shared,
         messages=messages[shared:],
         new=new,
-        usage=_USAGE.dump_python(usage, mode='json'),
+        usage=USAGE.dump_python(usage, mode='json'),
         output=[output] if deferred is None else [],
         deferred=deferred,
     )
-
-
-def _as_json(messages: list[ModelMessage]) -> list[ModelMessage]:
-    """The messages as they come back, so that nothing depends on whether a run was resumed."""
-    try:
-        return _MESSAGES.validate_json(_MESSAGES.dump_json(messages))
-    except (PydanticSerializationError, ValueError, TypeError):
-        return messages  # either graphkeep can keep them as they are, or it says where it cannot
 
 
 def _check_ids(requests: DeferredToolRequests) -> None:
@@ -116,12 +100,12 @@ def messages_of(leg: Leg, before: Sequence[ModelMessage]) -> list[ModelMessage]:
 
 def usage_of(leg: Leg) -> RunUsage:
     """What a leg has used."""
-    return _USAGE.validate_python(leg.usage)
+    return USAGE.validate_python(leg.usage)
 
 
 def requests_of(leg: Leg) -> DeferredToolRequests | None:
     """What has to be answered after a leg; `None` if it was the last one."""
-    return None if leg.deferred is None else _REQUESTS.validate_python(leg.deferred)
+    return None if leg.deferred is None else REQUESTS.validate_python(leg.deferred)
 
 
 def spent(after: RunUsage, before: RunUsage) -> RunUsage:

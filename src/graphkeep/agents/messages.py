@@ -5,6 +5,7 @@ written.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,15 +14,14 @@ from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from pydantic import ConfigDict, TypeAdapter
 from pydantic_ai.messages import ModelMessage
-from pydantic_core import PydanticSerializationError
 
 from ..codec import Codec
 from ..conversations import BlobPlace, StoredEntry
 from ..errors import CodecError, LossyStateError, UnreadableMessageError
+from .plain import as_plain
 
-__all__ = ('LIBRARY', 'MessageCodec', 'OnLossy', 'StoredMessage', 'as_plain', 'explained')
+__all__ = ('LIBRARY', 'MessageCodec', 'OnLossy', 'StoredMessage')
 
 LIBRARY = version('pydantic-ai-slim')
 """The version of pydantic-ai here."""
@@ -29,14 +29,6 @@ OnLossy: TypeAlias = Literal['raise', 'plain']
 """`raise`: what JSON would change is refused. `plain`: it is stored as the model sees it: a tool
 that returns a dataclass has its plain JSON there."""
 
-# As upstream's own adapter, but what JSON has no number for is not made null without a word: it
-# stays, and is refused.
-_PLAIN: TypeAdapter[list[ModelMessage]] = TypeAdapter(
-    list[ModelMessage],
-    config=ConfigDict(
-        ser_json_bytes='base64', val_json_bytes='base64', ser_json_inf_nan='constants'
-    ),
-)
 _FORMS: dict[Literal['base64', 'base64url'], tuple[Callable[[bytes], bytes], ...]] = {
     'base64': (base64.b64decode, base64.b64encode),
     'base64url': (base64.urlsafe_b64decode, base64.urlsafe_b64encode),
@@ -88,11 +80,20 @@ class MessageCodec:
     def whole(self, message: ModelMessage, *, where: str) -> bytes:
         """A message as JSON, with all that it holds. As `dump`."""
         if self._on_lossy == 'plain':
-            message = as_plain(message)
+            (message,) = as_plain([message])
         try:
             return self._codec.text(message)
         except LossyStateError as e:
-            raise explained(e, self._guilty(message, e), where) from e
+            raise _explained(e, self._guilty(message, e), where) from e
+
+    def as_json(self, message: ModelMessage, *, where: str) -> Any:
+        """A message as plain JSON, to be kept beside the entries. As `dump`."""
+        return json.loads(self.whole(message, where=where))
+
+    def from_json(self, data: Any, *, of: str) -> ModelMessage:
+        """What `as_json` gave. As `load`; `of` says what it is part of."""
+        text = json.dumps(data).encode()
+        return self.load(StoredEntry(of, None, text, LIBRARY), {})
 
     def load(self, entry: StoredEntry, blobs: Mapping[str, bytes]) -> ModelMessage:
         """The message that was stored.
@@ -158,15 +159,7 @@ class MessageCodec:
         return StoredMessage(b''.join(kept), tuple(places), blobs)
 
 
-def as_plain(message: ModelMessage) -> ModelMessage:
-    """A message as it comes back from pydantic-ai's own JSON."""
-    try:
-        return _PLAIN.validate_json(_PLAIN.dump_json([message]))[0]
-    except (PydanticSerializationError, ValueError, TypeError):
-        return message  # either it can be stored as it is, or it is said where it cannot
-
-
-def explained(error: LossyStateError, part: object, where: str) -> LossyStateError:
+def _explained(error: LossyStateError, part: object, where: str) -> LossyStateError:
     """The error, with what a person knows the place by."""
     tool = getattr(part, 'tool_name', None)
     kind = type(part).__name__

@@ -303,21 +303,33 @@ class Primitives(ConversationStore):
         record = await self.read_record(conversation_id)
         return record if record is None or scope in (None, record.scope) else None
 
-    async def refuse_change(self, record: ConversationRecord) -> None:
-        """What a record stands on is not there: maybe because it has changed since.
+    async def is_current(self, record: ConversationRecord) -> bool:
+        """Whether nobody has changed a record since: then what it stands on has to be there."""
+        current = await self.read_record(record.conversation_id)
+        return current is not None and current.revision == record.revision
 
-        Raises:
-            ConversationConflict: It has.
+    async def find_part(
+        self, conversation_id: str, *, scope: str | None, **part: int | None
+    ) -> StoredEntries | None:
+        """Part of the history of a conversation; `None` if there is none with this id and scope.
+
+        Args:
+            conversation_id: The conversation.
+            scope: Its scope; any if `None`.
+            **part: As for `EntriesQuery`.
         """
-        current = await self.read_record(record.conversation_id)
-        if current is None or current.revision != record.revision:
-            raise ConversationConflict(record.conversation_id)
-
-    async def refuse_missing(self, record: ConversationRecord) -> None:
-        """The head of a record is not there: fine if the record has changed since."""
-        current = await self.read_record(record.conversation_id)
-        if current is not None and current.revision == record.revision:
-            raise DamagedConversationError(entry_id=record.head_id, reason='it is missing')
+        while True:
+            record = await self.in_scope(conversation_id, scope)
+            if record is None:
+                return None
+            if record.head_id is None:
+                return StoredEntries((), {})
+            query = replace(EntriesQuery(head_id=record.head_id), **part)
+            found = await self.store.find_entries(query)
+            if found is not None:
+                return found
+            if await self.is_current(record):
+                raise DamagedConversationError(entry_id=record.head_id, reason='it is missing')
 
     async def _find_entries(self, query: EntriesQuery) -> StoredEntries:
         found = await self.store.find_entries(query)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-from pydantic import TypeAdapter
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
-from ..conversations import StoredEntry
 from ..scope import Scope, once
-from .messages import LIBRARY, MessageCodec, OnLossy
+from .messages import MessageCodec, OnLossy
+from .plain import USAGE
 
-__all__ = ('Came', 'InTask', 'Progress', 'Started')
+__all__ = ('Came', 'InTask', 'Progress', 'Started', 'taken_back')
 
-_USAGE = TypeAdapter(RunUsage)
 _NEVER_APART = 2**31
 
 
@@ -82,7 +79,7 @@ class Progress(Protocol):
         ...
 
     async def commit(self, came: Came) -> None:
-        """Keep what has come since the last commit: `messages` and `returns` are what is new."""
+        """Keep what has come since the last commit: `messages` are those that are new."""
         ...
 
     async def returned(self, call_id: str, value: Any) -> None:
@@ -147,7 +144,7 @@ class InTask:
             messages=messages,
             pending=None if pending is None else cast('ModelRequest', self._load(pending)),
             returns=returns,
-            usage=_USAGE.validate_python(came.get('usage', {})),
+            usage=USAGE.validate_python(came.get('usage', {})),
             step=came.get('step', 0),
             retries=came.get('retries', 0),
             prompt=started.prompt,
@@ -160,7 +157,7 @@ class InTask:
             'conversation': came.conversation_id,
             'messages': [self._dump(message, 'message') for message in came.messages],
             'pending': None if came.pending is None else self._dump(came.pending, 'next request'),
-            'usage': _USAGE.dump_python(came.usage, mode='json'),
+            'usage': USAGE.dump_python(came.usage, mode='json'),
             'step': came.step,
             'retries': came.retries,
         }
@@ -196,10 +193,10 @@ class InTask:
 
     def _dump(self, message: ModelMessage, what: str) -> Any:
         where = f'{what} of the agent in step {self._scope.task.node_id!r}'
-        return json.loads(self.codec.whole(message, where=where))
+        return self.codec.as_json(message, where=where)
 
     def _load(self, data: Any) -> ModelMessage:
-        return loaded(self.codec, data, of=self._key)
+        return self.codec.from_json(data, of=self._key)
 
 
 def taken_back(
@@ -213,16 +210,6 @@ def taken_back(
     if not isinstance(request, ModelRequest):
         return before, None
     return before[:-1], request
-
-
-def loaded(codec: MessageCodec, data: Any, *, of: str) -> ModelMessage:
-    """A message from JSON that was kept beside the entries.
-
-    Raises:
-        UnreadableMessageError: This version of pydantic-ai cannot read it.
-    """
-    text = json.dumps(data).encode()
-    return codec.load(StoredEntry(entry_id=of, parent_id=None, data=text, library=LIBRARY), {})
 
 
 def _never() -> Any:

@@ -7,20 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from pydantic import TypeAdapter
 from pydantic_ai.conversation_store import ConversationRecord
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RunUsage
 
 from ..conversations import StoredConversation
 from ..errors import DamagedConversationError, FormatVersionError, LossyStateError
+from .plain import REQUESTS, USAGE, requests_as_json
 
-__all__ = ('FORMAT', 'Unfinished', 'record_of', 'row_of')
+__all__ = ('FORMAT', 'Unfinished', 'new_revision', 'record_of', 'row_of')
 
 FORMAT = 1
 """Version of the JSON beside the columns."""
-_USAGE = TypeAdapter(RunUsage)
-_REQUESTS = TypeAdapter(DeferredToolRequests)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +52,11 @@ class Unfinished:
     """How often the output was refused so far."""
 
 
+def new_revision() -> str:
+    """A revision that no record has: as upstream makes one."""
+    return ConversationRecord(conversation_id='', head_id=None).revision
+
+
 def row_of(record: ConversationRecord, unfinished: Unfinished | None = None) -> StoredConversation:
     """A record as it is stored.
 
@@ -64,7 +67,7 @@ def row_of(record: ConversationRecord, unfinished: Unfinished | None = None) -> 
     rest: dict[str, Any] = {'format': FORMAT, 'head': record.head_id}
     if record.branches:
         rest['branches'] = record.branches
-    rest['usage'] = _small(_USAGE.dump_python(record.usage, mode='json'))
+    rest['usage'] = _small(USAGE.dump_python(record.usage, mode='json'))
     if record.deferred_tool_requests is not None:
         rest['deferred'] = _requests(record)
     if record.forked_from is not None:
@@ -104,10 +107,8 @@ def record_of(row: StoredConversation) -> tuple[ConversationRecord, Unfinished |
         record = ConversationRecord(
             conversation_id=row.conversation_id,
             head_id=head,
-            usage=_USAGE.validate_python(rest['usage']),
-            deferred_tool_requests=None
-            if deferred is None
-            else _REQUESTS.validate_python(deferred),
+            usage=USAGE.validate_python(rest['usage']),
+            deferred_tool_requests=None if deferred is None else REQUESTS.validate_python(deferred),
             scope=row.scope,
             forked_from=rest.get('forked_from'),
             forked_at=rest.get('forked_at'),
@@ -125,10 +126,9 @@ def record_of(row: StoredConversation) -> tuple[ConversationRecord, Unfinished |
 
 def _requests(record: ConversationRecord) -> Any:
     given = cast('DeferredToolRequests', record.deferred_tool_requests)
-    dumped = _REQUESTS.dump_python(given, mode='json', exclude={'metadata'})
-    dumped['metadata'] = given.metadata  # the one part that can hold anything
+    dumped = requests_as_json(given)
     try:
-        kept = _REQUESTS.validate_python(json.loads(json.dumps(dumped, allow_nan=False)))
+        kept = REQUESTS.validate_python(json.loads(json.dumps(dumped, allow_nan=False)))
     except (TypeError, ValueError) as e:
         kept, why = None, f': {e}'
     else:
@@ -154,7 +154,7 @@ def _run(run: Unfinished) -> dict[str, Any]:
         'count': run.count,
         'pending': run.pending,
         'returns': dict(run.returns),
-        'usage': _small(_USAGE.dump_python(run.usage, mode='json')),
+        'usage': _small(USAGE.dump_python(run.usage, mode='json')),
         'step': run.step,
         'retries': run.retries,
     }
@@ -163,7 +163,7 @@ def _run(run: Unfinished) -> dict[str, Any]:
 def _unfinished(run: dict[str, Any]) -> Unfinished:
     values = {name: value for name, value in run.items() if name not in ('id', 'usage')}
     made = Unfinished(run_id=run['id'], **values)
-    return replace(made, usage=_USAGE.validate_python(run['usage']))
+    return replace(made, usage=USAGE.validate_python(run['usage']))
 
 
 def _small(usage: dict[str, Any]) -> dict[str, Any]:
