@@ -433,6 +433,41 @@ async def test_a_lock_that_stays_is_an_error_and_nothing_is_written(
         await worker.check()
 
 
+async def test_a_lock_on_a_new_file_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = sqlite_connections._value, list[str]()
+    # Another process is changing the file to WAL. It has done so when we have been refused once.
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute('BEGIN IMMEDIATE')
+
+        def value(connection: sqlite3.Connection, pragma: str) -> object:
+            try:
+                return real(connection, pragma)
+            except sqlite3.OperationalError as e:
+                refused.append(e.sqlite_errorname)
+                other.execute('ROLLBACK')
+                raise
+
+        monkeypatch.setattr(sqlite_connections, '_value', value)
+        async with SQLiteStore(path, retry=0) as store:
+            assert await pragma(store, 'journal_mode') == 'wal'
+    assert refused == ['SQLITE_BUSY']
+
+
+async def test_a_lock_on_a_new_file_that_stays_is_an_error(
+    path: Path, tool: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_connections, 'BUSY', 0.05)
+    tool.execute('BEGIN IMMEDIATE')
+    store = SQLiteStore(path, retry=0)
+    with pytest.raises(StoreUnavailableError, match='Another process holds its lock'):
+        await store.open()
+    tool.execute('ROLLBACK')
+    async with store:
+        await Worker(store).create()
+
+
 async def test_stores_of_one_process_share_a_file(path: Path, tool: sqlite3.Connection) -> None:
     async with SQLiteStore(path) as one, SQLiteStore(path) as two:
         workers = [Worker(store, f'{name}-{n}') for n in range(8) for name, store in

@@ -7,9 +7,10 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from time import monotonic, sleep
 
 from ..errors import SchemaError, StoreError
-from .sqlite_file import SQLiteFile
+from .sqlite_file import BUSY, SQLiteFile
 from .statements import migrations
 
 __all__ = ('Reader', 'Writer')
@@ -195,13 +196,23 @@ class Writer:
             )
 
     def _to_wal(self) -> object:
-        try:
-            return _value(self.connection, 'PRAGMA journal_mode = WAL')
-        except sqlite3.OperationalError as e:
-            if e.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY:
-                # A file that can only be read can be read in any mode.
-                return 'wal'
-            raise
+        """Change the mode; gives the one that is in force then.
+
+        SQLite itself does not wait for a lock here: of two who open a new file at once it refuses
+        one, without a timeout.
+        """
+        deadline = monotonic() + BUSY
+        while True:
+            try:
+                return _value(self.connection, 'PRAGMA journal_mode = WAL')
+            except sqlite3.OperationalError as e:
+                code = e.sqlite_errorcode & 0xFF
+                if code == sqlite3.SQLITE_READONLY:
+                    # A file that can only be read can be read in any mode.
+                    return 'wal'
+                if code != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+                    raise
+            sleep(0.001)
 
 
 def _value(connection: sqlite3.Connection, pragma: str) -> object:

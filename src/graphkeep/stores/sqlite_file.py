@@ -14,12 +14,12 @@ from typing import Literal
 from ..errors import StoreError, StoreUnavailableError, StoreWriteError
 from .statements import load
 
-__all__ = ('SQLiteFile', 'Synchronous')
+__all__ = ('BUSY', 'SQLiteFile', 'Synchronous')
 
 Synchronous = Literal['FULL', 'NORMAL']
 
 _OLDEST = (3, 35, 0)
-_BUSY = 1.0
+BUSY = 1.0
 """Seconds that SQLite waits for a lock before the port's retries take over: a store that is closed
 meanwhile should not wait for longer."""
 _IOERR_WRITING = frozenset(
@@ -48,7 +48,7 @@ class SQLiteFile:
 
     def connect(self) -> sqlite3.Connection:
         """A connection without implicit transactions that leaves the WAL alone."""
-        connection = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
+        connection = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None)
         # Text that is no UTF-8 must reach those who name the run: here it would stop every reader.
         connection.text_factory = _TEXT
         try:
