@@ -18,6 +18,11 @@ __all__ = ('ConversationPort',)
 class ConversationPort(Port):
     """Conversations, for front ends: `graphkeep.agents` has the one for people."""
 
+    @property
+    def stretch(self) -> int | None:
+        """Most entries of a long history to ask for at once; all of them if `None`."""
+        return self._stretch
+
     async def find_conversations(self, query: ConversationQuery) -> list[StoredConversation]:
         """Find conversations, last written first.
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, overload
 from uuid import UUID
 
 __all__ = (
@@ -19,6 +19,7 @@ __all__ = (
     'ConversationQuery',
     'ConversationWrite',
     'EntriesQuery',
+    'Line',
     'StoredConversation',
     'StoredEntries',
     'StoredEntry',
@@ -127,10 +128,89 @@ class EntriesQuery:
     stop: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Line(Sequence[StoredEntry]):
+    """Entries of which each follows the one before it, in columns: a history has thousands, and who
+    wants their messages needs no object for each.
+    """
+
+    ids: Sequence[str] = ()
+    messages: Sequence[bytes] = ()
+    """As `StoredEntry.data`."""
+    libraries: Sequence[str] = ()
+    places: Mapping[int, tuple[BlobPlace, ...]] = field(
+        default_factory=dict[int, tuple[BlobPlace, ...]]
+    )
+    """Of those that have any, by index."""
+    parent_id: str | None = None
+    """The entry before the first."""
+    position: int = 0
+    """Of the first."""
+
+    @classmethod
+    def of(cls, entries: Sequence[StoredEntry]) -> Line:
+        """These entries. The positions of all but the first follow from it."""
+        if not entries:
+            return cls()
+        return cls(
+            [entry.entry_id for entry in entries],
+            [entry.data for entry in entries],
+            [entry.library for entry in entries],
+            {index: entry.places for index, entry in enumerate(entries) if entry.places},
+            entries[0].parent_id,
+            entries[0].position,
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> StoredEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Line: ...
+    def __getitem__(self, index: int | slice) -> StoredEntry | Line:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self.ids))
+            if step != 1:
+                raise ValueError('a part of a line has no gaps')
+            return Line(
+                self.ids[index],
+                self.messages[index],
+                self.libraries[index],
+                {at - start: places for at, places in self.places.items() if start <= at < stop},
+                self.ids[start - 1] if start else self.parent_id,
+                self.position + start,
+            )
+        at = range(len(self.ids))[index]
+        return StoredEntry(
+            self.ids[at],
+            self.ids[at - 1] if at else self.parent_id,
+            self.messages[at],
+            self.libraries[at],
+            self.places.get(at, ()),
+            self.position + at,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def parents(self) -> Sequence[str | None]:
+        """Before each, the id of the one that it follows."""
+        return [self.parent_id, *self.ids[:-1]] if self.ids else []
+
+    @property
+    def needs(self) -> dict[str, str]:
+        """The blobs that they need, by hash: the id of the first entry that does."""
+        found: dict[str, str] = {}
+        for at, places in self.places.items():
+            for place in places:
+                found.setdefault(place.hash, self.ids[at])
+        return found
+
+
 class StoredEntries(NamedTuple):
     """A part of a history."""
 
-    entries: Sequence[StoredEntry]
+    entries: Line
+    """Oldest first."""
     blobs: Mapping[str, bytes]
     """What they need, by hash; one that is missing is damage."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from .conversations import (
     ConversationQuery,
@@ -38,6 +39,11 @@ __all__ = ('Hooks', 'busy', 'new_nonce', 'not_claimable', 'refused_claim')
 
 class Hooks(ABC):
     """The hooks, and nothing else."""
+
+    _stretch: ClassVar[int | None] = None
+    """Most entries of a long history that are asked for at once, if it pays to ask for more while
+    Python decodes what is there: where the database is another process. All of them if `None`.
+    """
 
     @abstractmethod
     async def _open(self) -> None:

@@ -22,6 +22,7 @@ from graphkeep.conversations import (
 )
 from graphkeep.stores import redis_conversations
 from graphkeep.stores.redis import RedisStore
+from graphkeep.stores.redis_client import Link
 from graphkeep.stores.redis_keys import Layout
 from graphkeep.testing import Worker
 from graphkeep.testing._talks import entry, ids, line, row, write
@@ -340,14 +341,15 @@ async def test_what_goes_while_it_is_read_is_not_damage(
         await store.write_conversation(
             write(row('c', 'r', 'e9'), line(*(f'e{n}' for n in range(10))))
         )
-        part = redis_conversations._part
+        call = Link.call
 
-        async def slow(*args: Any) -> Any:
-            found = await part(*args)
-            await other.delete_conversation('c', revision='r')
+        async def slow(link: Link, name: str, *args: Any) -> Any:
+            found = await call(link, name, *args)
+            if name == 'talk_entries':
+                await other.delete_conversation('c', revision='r')
             return found
 
-        monkeypatch.setattr(redis_conversations, '_part', slow)
+        monkeypatch.setattr(Link, 'call', slow)
         assert await ids(store, 'e9') is None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from pydantic_ai.messages import ModelMessage
 
 from ..codec import Codec
-from ..conversations import BlobPlace, StoredEntry
+from ..conversations import BlobPlace, Line, StoredEntry
 from ..errors import CodecError, LossyStateError, UnreadableMessageError
 from .plain import as_plain
 
@@ -115,15 +115,15 @@ class MessageCodec:
                 reason=reason.replace('\n', ' ')[:500],
             ) from e
 
-    def load_all(
-        self, entries: Sequence[StoredEntry], blobs: Mapping[str, bytes]
-    ) -> list[ModelMessage]:
+    def load_all(self, line: Line, blobs: Mapping[str, bytes]) -> list[ModelMessage]:
         """The messages that were stored. As `load`, of many."""
         try:
-            texts = [_together(entry, blobs) if entry.places else entry.data for entry in entries]
+            texts = line.messages
+            if line.places:
+                texts = [_together(e, blobs) if e.places else e.data for e in line]
             return self._codec.decode_all(texts)
         except (CodecError, LookupError, ValueError):
-            return [self.load(entry, blobs) for entry in entries]  # says which one
+            return [self.load(entry, blobs) for entry in line]  # says which one
 
     def _guilty(self, message: ModelMessage, error: LossyStateError) -> object:
         """The part of a message that an error is about, where it is one."""

@@ -22,11 +22,13 @@ from ..conversations import (
     ConversationQuery,
     ConversationWrite,
     EntriesQuery,
+    Line,
     StoredConversation,
     StoredEntries,
     StoredEntry,
 )
 from ..errors import DamagedConversationError, FormatVersionError, UnreadableMessageError
+from .histories import read_back
 from .messages import LIBRARY, MessageCodec, OnLossy
 from .records import Unfinished, record_of, row_of
 
@@ -180,24 +182,19 @@ class Primitives(ConversationStore):
     async def read_history(
         self, head_id: str | None, *, limit: int | None = None
     ) -> list[ConversationEntry]:
-        """The entries up to `head_id`, oldest first, or the last `limit` of them: one query.
+        """The entries up to `head_id`, oldest first, or the last `limit` of them: one query; of a
+        long history where the database is another process, one for each few hundred.
 
         Raises:
             LookupError: There is none with this id, or one before it is gone.
             UnreadableMessageError: This version of pydantic-ai cannot read one of them, and
                 `on_unreadable` is `raise`.
         """
-        if head_id is None or limit == 0:
+        if head_id is None:
             return []
-        asked = limit
-        while True:
-            found = await self._find_entries(EntriesQuery(head_id=head_id, limit=asked))
-            loaded = self.loaded(found)
-            if limit is None or asked is None:
-                return loaded
-            if len(loaded) >= limit or len(found.entries) < asked:
-                return loaded[-limit:]
-            asked += limit - len(loaded)  # those that are left out do not count
+        return await read_back(
+            self._find_entries, self.loaded, head_id, limit=limit, stretch=self.store.stretch
+        )
 
     # --- for `KeepRun` ----------------------------------------------------------------------------
 
@@ -323,7 +320,7 @@ class Primitives(ConversationStore):
             if record is None:
                 return None
             if record.head_id is None:
-                return StoredEntries((), {})
+                return StoredEntries(Line(), {})
             query = replace(EntriesQuery(head_id=record.head_id), **part)
             found = await self.store.find_entries(query)
             if found is not None:
@@ -345,7 +342,11 @@ class Primitives(ConversationStore):
             if not self._skip:
                 raise
             return self._readable(found)
-        return [_entry(*each) for each in zip(found.entries, messages, strict=True)]
+        line = found.entries
+        return [
+            ConversationEntry(id=entry_id, parent_id=parent_id, message=message)
+            for entry_id, parent_id, message in zip(line.ids, line.parents, messages, strict=True)
+        ]
 
     def _readable(self, found: StoredEntries) -> list[ConversationEntry]:
         entries: list[ConversationEntry] = []

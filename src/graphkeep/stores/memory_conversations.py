@@ -12,6 +12,7 @@ from ..conversations import (
     ConversationQuery,
     ConversationWrite,
     EntriesQuery,
+    Line,
     StoredConversation,
     StoredEntries,
     StoredEntry,
@@ -96,8 +97,8 @@ class Conversations:
             line = line[max(0, len(line) - query.limit) :]
         else:
             line = line[query.start : query.stop]
-        hashes = {name for entry in line for name in entry.hashes}
-        return StoredEntries(line, {name: self._blobs[name] for name in hashes})
+        found = Line.of(line)
+        return StoredEntries(found, {name: self._blobs[name] for name in found.needs})
 
     def _line(self, entry_id: str | None) -> Iterator[StoredEntry]:
         """An entry and those before it, back to the first."""

@@ -73,6 +73,8 @@ class PostgresStore(Store):
     answers: where that cannot be had, it is looked for them.
     """
 
+    _stretch = 512
+
     def __init__(
         self,
         url: str | None = None,

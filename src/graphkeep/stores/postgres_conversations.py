@@ -12,6 +12,7 @@ from ..conversations import (
     ConversationQuery,
     ConversationWrite,
     EntriesQuery,
+    Line,
     StoredConversation,
     StoredEntries,
     StoredEntry,
@@ -26,8 +27,8 @@ from .postgres_rows import (
     blob_columns,
     conversation_of,
     conversation_row,
-    entries_of,
     entry_columns,
+    line_of,
 )
 from .statements import load
 
@@ -271,20 +272,14 @@ class PostgresConversations:
                     rows = await self._rows(connection, query)
                     if not rows:
                         return None
-                    entries = _in_order(rows)
-                    blobs = await self._blobs(connection, entries)
-                    missing = {
-                        name: entry.entry_id
-                        for entry in entries
-                        if entry.places
-                        for name in entry.hashes
-                        if name not in blobs
-                    }
-                    if not missing:
-                        return StoredEntries(entries, blobs)
+                    line = _in_order(rows)
+                    needs = line.needs
+                    blobs = await self._blobs(connection, needs)
+                    if len(blobs) == len(needs):
+                        return StoredEntries(line, blobs)
                     # Its entry may have been removed in between: then it is not found again.
                     if looks == _LOOKS:
-                        name, entry_id = next(iter(missing.items()))
+                        name, entry_id = next(n for n in needs.items() if n[0] not in blobs)
                         reason = f'its blob {name} is missing'
                         raise DamagedConversationError(entry_id=entry_id, reason=reason)
         except StoreError as e:
@@ -300,14 +295,12 @@ class PostgresConversations:
             self._sql['read_entries'], head, query.limit, query.start, stop
         )
 
-    async def _blobs(
-        self, connection: Connection, entries: Sequence[StoredEntry]
-    ) -> dict[str, bytes]:
-        names = {bytes.fromhex(name) for e in entries if e.places for name in e.hashes}
+    async def _blobs(self, connection: Connection, needs: Iterable[str]) -> dict[str, bytes]:
+        names = {bytes.fromhex(name): name for name in needs}
         if not names:
             return {}
         rows = await connection.fetch(self._sql['select_blobs'], list(names))
-        return {row[0].hex(): row[1] for row in rows}
+        return {names[row[0]]: row[1] for row in rows}
 
     async def _first_damaged(self, head_id: str) -> str:
         """The entry that the server cannot read, or whose blob it cannot."""
@@ -316,13 +309,13 @@ class PostgresConversations:
             try:
                 async with self._db.acquire(writes=False) as connection:
                     rows = await self._rows(connection, EntriesQuery(head_id=entry_id, limit=1))
-                    entries = _in_order(rows)
-                    await self._blobs(connection, entries)
+                    line = _in_order(rows)
+                    await self._blobs(connection, line.needs)
             except StoreError as e:
                 if is_damage(e):
                     return entry_id
                 raise
-            before = entries[0].parent_id if entries else None
+            before = line.parent_id
             if before is None:
                 return head_id
             entry_id = before
@@ -350,17 +343,24 @@ def _lowered(tips: Iterable[bytes]) -> Counter[bytes]:
     return changes
 
 
-def _in_order(rows: Sequence[Sequence[Any]]) -> list[StoredEntry]:
+def _in_order(rows: Sequence[Sequence[Any]]) -> Line:
     """The entries in the rows of `read_entries`.
 
     Raises:
         DamagedConversationError: One of them, or the chain, is not as it was written.
     """
-    for entry_id, parent, position, lowest, *_ in rows:
-        if lowest is not None and (position > lowest or (parent is None) != (position == 0)):
+    first: bytes | None = None
+    wanted: list[Sequence[Any]] = []
+    for row in rows:
+        entry_id, parent, position, lowest, *_ = row
+        if lowest is None:
+            wanted.append(row)
+            continue
+        if position > lowest or (parent is None) != (position == 0):
             reason = f'no entry that fits is before it, at position {position}'
             raise DamagedConversationError(entry_id=_name(entry_id), reason=reason)
-    return entries_of(row for row in rows if row[_LOWEST] is None)
+        first = parent
+    return line_of(wanted, first)
 
 
 def _name(packed: bytes) -> str:

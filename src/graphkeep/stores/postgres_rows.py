@@ -9,7 +9,9 @@ from operator import itemgetter
 from typing import Any, cast, get_args
 
 from ..conversations import (
+    BlobPlace,
     ConversationWrite,
+    Line,
     StoredConversation,
     StoredEntry,
     packed_id,
@@ -40,8 +42,9 @@ __all__ = (
     'create_row',
     'data_of',
     'drops_older',
-    'entries_of',
     'entry_columns',
+    'entry_id_of',
+    'line_of',
     'request_of',
     'run_of',
     'snapshots_of',
@@ -182,28 +185,45 @@ def conversation_of(row: Sequence[Any]) -> StoredConversation:
         raise DamagedConversationError(conversation_id=conversation_id, reason=reason) from e
 
 
-def entries_of(rows: Iterable[Sequence[Any]]) -> list[StoredEntry]:
-    """The rows of `read_entries`, but the one with a `lowest`: oldest first.
+def line_of(rows: Sequence[Sequence[Any]], parent: bytes | None) -> Line:
+    """The rows of `read_entries`, but the one with a `lowest`.
+
+    Args:
+        rows: The rows, in any order, without gaps.
+        parent: The id of the entry before them, packed.
 
     Raises:
         DamagedConversationError: One of them is not as we write it; names it.
     """
-    entries: list[StoredEntry] = []
-    ids: dict[bytes | None, str | None] = {None: None}
-    for packed, parent, position, _, library, places, data in sorted(rows, key=itemgetter(2)):
+    if not rows:
+        return Line()
+    in_order = sorted(rows, key=itemgetter(2))
+    packed, _, positions, _, libraries, texts, messages = zip(*in_order, strict=True)
+    ids = [*map(entry_id_of, packed)]
+    parent_id = None if parent is None else entry_id_of(parent)
+    places: dict[int, tuple[BlobPlace, ...]] = {}
+    for at, text in enumerate(texts):
+        if text is None:
+            continue
         try:
-            entry_id = ids[packed] = unpacked_id(packed)
-            if parent not in ids:
-                ids[parent] = unpacked_id(parent)
-            found = () if places is None else places_of(places)
-            # By position: a history has thousands.
-            entries.append(StoredEntry(entry_id, ids[parent], data, library, found, position))
-            for place in found:
+            places[at] = places_of(text)
+            for place in places[at]:
                 bytes.fromhex(place.hash)
         except _UNREADABLE as e:
-            name = ids.get(packed) or f'{packed!r:.80}'
-            raise DamagedConversationError(entry_id=name, reason=f'its row has {e}') from e
-    return entries
+            raise DamagedConversationError(entry_id=ids[at], reason=f'its row has {e}') from e
+    return Line(ids, messages, libraries, places, parent_id, positions[0])
+
+
+def entry_id_of(packed: bytes) -> str:
+    """The id of an entry.
+
+    Raises:
+        DamagedConversationError: It is not as we write it.
+    """
+    try:
+        return unpacked_id(packed)
+    except ValueError as e:
+        raise DamagedConversationError(entry_id=f'{packed!r:.80}', reason=f'{e}') from e
 
 
 def conversation_row(write: ConversationWrite) -> tuple[object, ...]:

@@ -95,6 +95,8 @@ _URL_OPTIONS = {
 class RedisStore(Store):
     """A store in Redis or Valkey."""
 
+    _stretch = 512
+
     def __init__(
         self,
         url: str | None = None,

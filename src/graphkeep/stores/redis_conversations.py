@@ -6,8 +6,7 @@ Only what is too large for one reply, or keeps the server for too long, is read 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from ..conversations import (
     ConversationQuery,
@@ -15,13 +14,22 @@ from ..conversations import (
     EntriesQuery,
     StoredConversation,
     StoredEntries,
-    StoredEntry,
     packed_id,
 )
 from ..errors import DamagedConversationError
 from .redis_client import Call, Link
 from .redis_keys import Layout
-from .redis_talks import EXPIRY_SIZE, Row, bound_of, cut, entry_from, name_of, row_from, write_args
+from .redis_talks import (
+    EXPIRY_SIZE,
+    Columns,
+    Row,
+    Walk,
+    bound_of,
+    cut,
+    name_of,
+    row_from,
+    write_args,
+)
 
 __all__ = ('delete_conversation', 'find_conversations', 'find_entries', 'write_conversation')
 
@@ -133,17 +141,6 @@ def _matches(query: ConversationQuery, row: Row, now: int) -> bool:
 # --- entries -------------------------------------------------------------------------------------
 
 
-class _Part(NamedTuple):
-    """What one reply has of a history."""
-
-    entries: list[StoredEntry]
-    """The last one first."""
-    blobs: dict[str, bytes]
-    following: bytes
-    """The entry to go on with; empty at the end."""
-    position: bytes
-
-
 async def find_entries(link: Link, layout: Layout, query: EntriesQuery) -> StoredEntries | None:
     """As `Hooks._entries`.
 
@@ -160,73 +157,37 @@ async def find_entries(link: Link, layout: Layout, query: EntriesQuery) -> Store
 
 
 async def _read(link: Link, layout: Layout, query: EntriesQuery) -> StoredEntries | None:
-    entries: list[StoredEntry] = []
+    keys = layout.talks
+    where = (keys.entries, keys.long, keys.blobs)
+    start, stop = (query.start, query.stop) if query.limit is None else (0, None)
+    last = '' if stop is None else stop - 1
+    walk = Walk()
     blobs: dict[str, bytes] = {}
-    following, position = packed_id(query.head_id), b''
+    following, position, lowest = packed_id(query.head_id), b'', b''
     while following:
-        part = await _part(link, layout, query, following, position, len(entries))
-        if part is None:
+        most = '' if query.limit is None else query.limit - len(walk)
+        args = (following, position, most, start, last, _REPLY_BYTES, _STEPS)
+        reply = await link.call('talk_entries', Call(keys=where, args=args))
+        if reply is None:
             if not position:
                 return None
             child = name_of(following)
             raise DamagedConversationError(entry_id=child, reason='it is missing')
-        entries += part.entries
-        blobs |= part.blobs
-        following, position = part.following, part.position
-    needs = {name: entry.entry_id for entry in entries for name in entry.hashes}
+        following, position, first, columns, damaged, reason = reply
+        part = Columns(*columns)
+        walk.add(part)
+        if damaged:
+            raise DamagedConversationError(entry_id=name_of(damaged), reason=reason.decode())
+        blobs.update(part.found_blobs)
+        lowest = first or lowest
+    line = walk.line(int(lowest or 0))
+    needs = line.needs
     await _fetch(link, layout, blobs, needs.keys() - blobs.keys())
     for name, entry_id in needs.items():
         if name not in blobs:
             reason = f'its blob {name} is missing'
             raise DamagedConversationError(entry_id=entry_id, reason=reason)
-    return StoredEntries(entries[::-1], blobs)
-
-
-async def _part(
-    link: Link,
-    layout: Layout,
-    query: EntriesQuery,
-    head: bytes,
-    position: bytes,
-    there: int,
-) -> _Part | None:
-    keys = layout.talks
-    most = '' if query.limit is None else query.limit - there
-    start, stop = (query.start, query.stop) if query.limit is None else (0, None)
-    args = (
-        head,
-        position,
-        most,
-        start,
-        '' if stop is None else stop - 1,
-        _REPLY_BYTES,
-        _STEPS,
-    )
-    where = (keys.entries, keys.long, keys.blobs)
-    reply: Sequence[bytes] | None = await link.call('talk_entries', Call(keys=where, args=args))
-    if reply is None:
-        return None
-    following, then, first, sizes, texts, names, parts, damaged, reason = reply
-    entries: list[StoredEntry] = []
-    entry_id = name_of(first)
-    for text in cut(texts, sizes.split()):
-        try:
-            entry = entry_from(entry_id, text or b'')
-        except ValueError as e:
-            raise DamagedConversationError(
-                entry_id=entry_id, reason=f'it is not as graphkeep writes it ({e})'
-            ) from e
-        entries.append(entry)
-        entry_id = entry.parent_id or ''
-    if damaged:
-        raise DamagedConversationError(entry_id=name_of(damaged), reason=reason.decode())
-    words = names.split()
-    blobs = {
-        name.decode(): blob
-        for name, blob in zip(words[::2], cut(parts, words[1::2]), strict=True)
-        if blob is not None
-    }
-    return _Part(entries, blobs, following, then)
+    return StoredEntries(line, blobs)
 
 
 async def _fetch(
@@ -237,7 +198,8 @@ async def _fetch(
     while left:
         args = (_REPLY_BYTES, *left[:_STRETCH])
         sizes, data = await link.call('talk_blobs', Call(keys=(layout.talks.blobs,), args=args))
-        found = list(cut(data, sizes.split()))
-        there = zip(left, found, strict=False)
-        blobs |= {name: blob for name, blob in there if blob is not None}
+        found = sizes.split()
+        there = [name for name, size in zip(left, found, strict=False) if size != b'-']
+        given = cut(data, [size for size in found if size != b'-'])
+        blobs.update(zip(there, given, strict=True))
         left = left[len(found) :]

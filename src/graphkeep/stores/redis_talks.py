@@ -28,7 +28,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from ..conversations import (
+    BlobPlace,
     ConversationWrite,
+    Line,
     StoredConversation,
     StoredEntry,
     packed_id,
@@ -36,14 +38,16 @@ from ..conversations import (
     places_of,
     unpacked_id,
 )
+from ..errors import DamagedConversationError
 from .redis_keys import whole_micros
 
 __all__ = (
     'EXPIRY_SIZE',
+    'Columns',
     'Row',
+    'Walk',
     'bound_of',
     'cut',
-    'entry_from',
     'name_of',
     'row_from',
     'write_args',
@@ -154,33 +158,95 @@ def row_from(conversation_id: bytes, text: bytes) -> Row:
     return Row(conversation, None if expires == '-' else int(expires))
 
 
-def entry_from(entry_id: str, text: bytes) -> StoredEntry:
-    """The entry that `talk_write.lua` put together.
+class Columns(NamedTuple):
+    """What `talk_entries.lua` gives of a history: sizes of parts, and these in one piece."""
 
-    Raises:
-        ValueError: It is not one.
-    """
-    # Without a copy of the message on the way: a history has thousands.
-    end = text.index(b'\n')
-    position, _, *sizes = text[:end].split(b' ')
-    in_parent, in_library, in_hashes, in_places = sizes
-    begin = end + 1
-    parent = begin + int(in_parent)
-    library = parent + int(in_library)
-    hashes = library + int(in_hashes)
-    places = hashes + int(in_places)
-    entry = StoredEntry(
-        entry_id,
-        unpacked_id(text[begin:parent]) if parent > begin else None,
-        text[places:],
-        text[parent:library].decode(),
-        places_of(text[hashes:places]) if places > hashes else (),
-        int(position),
-    )
+    id_sizes: bytes
+    ids: bytes
+    message_sizes: bytes
+    messages: bytes
+    library_sizes: bytes
+    libraries: bytes
+    place_sizes: bytes
+    places: bytes
+    blob_sizes: bytes
+    blobs: bytes
+
+    @property
+    def found_blobs(self) -> Iterator[tuple[str, bytes]]:
+        """Blobs, by hash."""
+        words = self.blob_sizes.split()
+        for name, blob in zip(words[::2], cut(self.blobs, words[1::2]), strict=True):
+            yield name.decode(), blob
+
+
+class Walk:
+    """Entries of a history, put together from replies: each has what comes before the last one."""
+
+    def __init__(self) -> None:
+        # The last one first.
+        self._ids: list[str] = []
+        self._messages: list[bytes] = []
+        self._libraries: list[str] = []
+        self._places: dict[int, tuple[BlobPlace, ...]] = {}
+        self._parent_id: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, columns: Columns) -> None:
+        """Those before the ones that are here.
+
+        Raises:
+            DamagedConversationError: One of them is not as it was written; names it.
+        """
+        there = len(self)
+        messages = cut(columns.messages, columns.message_sizes.split())
+        packed = [*cut(columns.ids, columns.id_sizes.split())]
+        self._messages += messages
+        new = len(self) - there
+        at = 0
+        try:
+            for one in packed:
+                self._ids.append(unpacked_id(one))
+                at += 1
+            self._parent_id = self._ids.pop() if len(packed) > new else None
+            at = 0
+            words = columns.library_sizes.split()
+            names = cut(columns.libraries, words[1::2])
+            for name, times in zip(names, map(int, words[::2]), strict=True):
+                self._libraries += [name.decode()] * times
+                at += times
+            words = columns.place_sizes.split()
+            texts = cut(columns.places, words[2::3])
+            for text, index, size in zip(texts, words[::3], words[1::3], strict=True):
+                at = int(index)
+                self._places[there + at] = _places(text[: int(size)], text[int(size) :])
+        except ValueError as e:
+            raise DamagedConversationError(
+                entry_id=name_of(packed[at]), reason=f'it is not as graphkeep writes it ({e})'
+            ) from e
+
+    def line(self, position: int) -> Line:
+        """The entries, the first of which has this position."""
+        last = len(self) - 1
+        places = {last - at: places for at, places in self._places.items()}
+        return Line(
+            self._ids[::-1],
+            self._messages[::-1],
+            self._libraries[::-1],
+            places,
+            self._parent_id,
+            position,
+        )
+
+
+def _places(hashes: bytes, text: bytes) -> tuple[BlobPlace, ...]:
+    found = places_of(text or None)
     # `talk.lua` takes the blobs to remove from there.
-    if places > library and ' '.join(entry.hashes).encode() != text[library:hashes]:
+    if ' '.join(sorted({place.hash for place in found})).encode() != hashes:
         raise ValueError('its blobs are others than those of its places')
-    return entry
+    return found
 
 
 class _Parts:
@@ -205,12 +271,9 @@ class _Parts:
         return self._data[self._at :]
 
 
-def cut(data: bytes, sizes: Sequence[bytes]) -> Iterator[bytes | None]:
-    """Parts of a reply, which stand one after the other; `None` where the size is `-`."""
+def cut(data: bytes, sizes: Sequence[bytes]) -> Iterator[bytes]:
+    """Parts of a reply, which stand one after the other."""
     at = 0
-    for size in sizes:
-        if size == b'-':
-            yield None
-        else:
-            yield data[at : at + int(size)]
-            at += int(size)
+    for size in map(int, sizes):
+        yield data[at : at + size]
+        at += size

@@ -18,6 +18,7 @@ from ..conversations import (
     ConversationQuery,
     ConversationWrite,
     EntriesQuery,
+    Line,
     StoredConversation,
     StoredEntries,
     StoredEntry,
@@ -291,7 +292,7 @@ class SQLiteConversations:
                 return None
             first, stop = _part(query, head.position)
             if first >= stop:
-                return StoredEntries((), {})
+                return StoredEntries(Line(), {})
             values = {'entry': head.entry, 'first': first, 'stop': stop}
             rows = connection.execute(self._sql['select_line'], values).fetchall()
             if len(rows) != stop - first:
@@ -327,23 +328,16 @@ class SQLiteConversations:
         reason = f'it has position {position}, and the entry before it {has}'
         return DamagedConversationError(entry_id=entry_id_of(entry_id), reason=reason)
 
-    def _blobs(
-        self, connection: sqlite3.Connection, entries: Sequence[StoredEntry]
-    ) -> dict[str, bytes]:
+    def _blobs(self, connection: sqlite3.Connection, line: Line) -> dict[str, bytes]:
         """What entries need."""
         blobs: dict[str, bytes] = {}
-        for entry in entries:
-            if not entry.places:
-                continue
-            for name in entry.hashes:
-                if name in blobs:
-                    continue
-                values = {'hash': bytes.fromhex(name)}
-                row = connection.execute(self._sql['select_blob'], values).fetchone()
-                if row is None:
-                    reason = f'its blob {name} is missing'
-                    raise DamagedConversationError(entry_id=entry.entry_id, reason=reason)
-                blobs[name] = row[0]
+        for name, entry_id in line.needs.items():
+            values = {'hash': bytes.fromhex(name)}
+            row = connection.execute(self._sql['select_blob'], values).fetchone()
+            if row is None:
+                reason = f'its blob {name} is missing'
+                raise DamagedConversationError(entry_id=entry_id, reason=reason)
+            blobs[name] = row[0]
         return blobs
 
 

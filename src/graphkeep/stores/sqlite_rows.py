@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any, cast, get_args
 
-from ..conversations import StoredConversation, StoredEntry, places_of, unpacked_id
+from ..conversations import BlobPlace, Line, StoredConversation, places_of, unpacked_id
 from ..errors import DamagedConversationError, DamagedRunError
 from ..requests import Request, RequestStatus
 from ..runs import Event, Run, Snapshot, SnapshotKind, Status
@@ -204,10 +205,8 @@ def tips_of(text: object) -> tuple[str, ...]:
     raise ValueError(f'{text!r:.80} for its tips')
 
 
-def line_of(
-    rows: Iterable[tuple[Any, ...]], parent_id: str | None, position: int
-) -> list[StoredEntry]:
-    """The entries in rows of `select_line`, oldest first.
+def line_of(rows: Sequence[tuple[Any, ...]], parent_id: str | None, position: int) -> Line:
+    """The entries in rows of `select_line`.
 
     Args:
         rows: The rows, oldest first.
@@ -217,26 +216,23 @@ def line_of(
     Raises:
         DamagedConversationError: One of them is not as we write it; names it.
     """
-    entries: list[StoredEntry] = []
+    packed, libraries, places, messages, _ = zip(*rows, strict=True)
+    ids = [*map(entry_id_of, packed)]
     versions: dict[bytes, str] = {}
-    for packed, library, places, data, _ in rows:
-        entry_id = entry_id_of(packed)
+    found: dict[int, tuple[BlobPlace, ...]] = {}
+    for at, library, text, data in zip(count(), libraries, places, messages, strict=False):
         try:
             if type(data) is not bytes:
                 raise TypeError('no message')
-            version = versions.get(library)
-            if version is None:
-                version = versions[library] = library.decode()
-            found = () if places is None else places_of(places)
-            # By position: a history has thousands.
-            entry = StoredEntry(entry_id, parent_id, data, version, found, position)
-            if places is not None:
-                _packed(entry.hashes)
+            if library not in versions:
+                versions[library] = library.decode()
+            if text is not None:
+                found[at] = places_of(text)
+                _packed(place.hash for place in found[at])
         except _UNREADABLE as e:
-            raise DamagedConversationError(entry_id=entry_id, reason=f'its row has {e}') from e
-        entries.append(entry)
-        parent_id, position = entry_id, position + 1
-    return entries
+            raise DamagedConversationError(entry_id=ids[at], reason=f'its row has {e}') from e
+    names = [versions[library] for library in libraries]
+    return Line(ids, messages, names, found, parent_id, position)
 
 
 def entry_id_of(packed: object) -> str:

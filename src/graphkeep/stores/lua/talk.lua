@@ -32,16 +32,18 @@ local function row_of(text)
   return row
 end
 
--- Position, whether its message lies apart, parent, hashes, and where its message begins; nothing
--- where it is not as we write it.
+-- Position, whether its message lies apart, parent, hashes, where its message begins, its library,
+-- and where its places begin; nothing where it is not as we write it.
 local function entry_of(text)
   local position, apart, parent, library, hashes, places, at =
     string.match(text, '^(%d+) ([+-]) (%d+) (%d+) (%d+) (%d+)\n()')
   if not position then return nil end
   local after = at + parent
   local from = after + library
-  local data = from + hashes + places
+  local blobs_at = from + hashes
+  local data = blobs_at + places
   if data > #text + 1 then return nil end
   local parent_id = after > at and string.sub(text, at, after - 1) or nil
-  return tonumber(position), apart == '+', parent_id, string.sub(text, from, from + hashes - 1), data
+  return tonumber(position), apart == '+', parent_id, string.sub(text, from, blobs_at - 1), data,
+    string.sub(text, after, from - 1), blobs_at
 end

@@ -5,16 +5,34 @@
 --   yet; most entries or ''; first and last position that are wanted, '' for any last; most bytes of
 --   a reply beyond its first entry; most entries that are looked at.
 -- Reply: nothing if the first entry that is looked at is not there; else the entry to go on with and
---   the position that it must have, or '' and ''; the id of the first that is given; the sizes of
---   all, by spaces, and all of them, the last one first, each with its message; hashes and sizes of
---   blobs, by spaces, and these; and the id of an entry that is damaged, and why, or '' and ''.
+--   the position that it must have, or '' and ''; the position of the first that is given; of those that are given, the last one first: their
+--   ids, and of the one before them, with all sizes, by spaces; their messages, with all sizes; the
+--   names of the libraries, each with how many have it and its size; and the places of blobs, each
+--   with the number of its entry, from 0, the size of its hashes, and its size, and these after them;
+--   hashes and sizes of blobs, by spaces, and these; and the id of an entry that is damaged, and why,
+--   or '' and ''.
 local entries, long, blobs = unpack(KEYS)
 local id, expected = ARGV[1], tonumber(ARGV[2])
 local most, start = tonumber(ARGV[3]) or math.huge, tonumber(ARGV[4])
 local stop, limit, steps = tonumber(ARGV[5]) or math.huge, tonumber(ARGV[6]), tonumber(ARGV[7])
-local sizes, texts, needed, total = {}, {}, {}, 0
-local first, following, position_then, damaged, reason = '', '', '', '', ''
-local child, with_blobs = nil, not expected
+local total, given = 0, 0
+local ids, messages, libraries, places = {{}, {}}, {{}, {}}, {{}, {}}, {{}, {}}
+local needed, with_blobs = {}, not expected
+local following, position_then, damaged, reason = '', '', '', ''
+local child, library, same, before, lowest = nil, nil, 0, nil, ''
+
+local function add(column, text)
+  local sizes, texts = column[1], column[2]
+  sizes[#sizes + 1], texts[#texts + 1] = #text, text
+end
+
+local function end_of_library()
+  if same > 0 then
+    local sizes = libraries[1]
+    sizes[#sizes + 1] = same
+    add(libraries, library)
+  end
+end
 
 while true do
   local text = redis.call('HGET', entries, id)
@@ -23,39 +41,54 @@ while true do
     damaged, reason = child, 'the entry before it is missing'
     break
   end
-  local position, apart, parent, hashes = entry_of(text)
+  local position, apart, parent, hashes, data, name, blobs_at = entry_of(text)
   if not position then
     damaged, reason = id, 'it is not as graphkeep writes it'
   elseif expected and position ~= expected or (position == 0) ~= (parent == nil) then
     damaged, reason = id, 'its position does not fit'
   end
-  if damaged ~= '' or position < start or #texts >= most then break end
+  if damaged ~= '' or position < start or given >= most then break end
   if position <= stop then
     local size = #text
     if apart then size = size + redis.call('HSTRLEN', long, id) end
-    if #texts > 0 and total + size > limit then
+    if given > 0 and total + size > limit then
       following, position_then = id, position
       break
     end
+    local message
     if apart then
-      local data = redis.call('HGET', long, id)
-      if not data then
+      message = redis.call('HGET', long, id)
+      if not message then
         damaged, reason = id, 'its message is missing'
         break
       end
-      text = text .. data
+    else
+      message = string.sub(text, data)
     end
-    if #texts == 0 then first = id end
-    texts[#texts + 1], sizes[#sizes + 1], total = text, #text, total + #text
-    if with_blobs and hashes ~= '' then needed[#needed + 1] = hashes end
+    add(ids, id)
+    add(messages, message)
+    if name ~= library then
+      end_of_library()
+      library, same = name, 0
+    end
+    same = same + 1
+    if blobs_at < data then
+      local sizes = places[1]
+      sizes[#sizes + 1], sizes[#sizes + 2] = given, #hashes
+      add(places, hashes .. string.sub(text, blobs_at, data - 1))
+      if with_blobs then needed[#needed + 1] = hashes end
+    end
+    given, total, before, lowest = given + 1, total + size, parent, position
   end
-  if not parent or position == start or #texts >= most then break end
+  if not parent or position == start or given >= most then break end
   child, id, expected, steps = id, parent, position - 1, steps - 1
   if steps == 0 then
     following, position_then = id, expected
     break
   end
 end
+if before then add(ids, before) end
+end_of_library()
 
 local names, parts, seen = {}, {}, {}
 for _, hashes in ipairs(needed) do
@@ -68,7 +101,16 @@ for _, hashes in ipairs(needed) do
     end
   end
 end
+local function columns(...)
+  local reply = {}
+  for _, column in ipairs({...}) do
+    reply[#reply + 1] = table.concat(column[1], ' ')
+    reply[#reply + 1] = table.concat(column[2])
+  end
+  return reply
+end
 return {
-  following, tostring(position_then), first, table.concat(sizes, ' '), table.concat(texts),
-  table.concat(names, ' '), table.concat(parts), damaged, reason,
+  following, tostring(position_then), tostring(lowest),
+  columns(ids, messages, libraries, places, {names, parts}),
+  damaged, reason,
 }

@@ -236,7 +236,7 @@ WITH RECURSIVE line AS (
   LIMIT 1
 )
 UNION ALL
-SELECT entry_id, parent_id, position, NULL::bigint, library, places::text, convert_to(data::text, 'UTF8')
+SELECT entry_id, NULL::bytea, position, NULL::bigint, library, places::text, convert_to(data::text, 'UTF8')
 FROM {prefix}_entries
 WHERE ctid = ANY (ARRAY(SELECT place FROM line WHERE position >= lowest AND ($4::bigint IS NULL OR position < $4)))
 
