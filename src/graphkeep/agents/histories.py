@@ -13,9 +13,13 @@ from ..conversations import EntriesQuery, StoredEntries
 
 __all__ = ('read_back',)
 
-_SLICE = 64
-"""Messages that are decoded before others have their turn of the event loop: about a millisecond.
-The request for the next part needs some turns, too, to be on its way.
+_FIRST = 128
+"""How many to ask for at first: nothing can be decoded until then."""
+_GROWTH = 1.5
+"""Reading a part should take no longer than decoding the one before."""
+_SLICE = 256
+"""Messages that are decoded before others have their turn of the event loop: about four
+milliseconds. The request for the next part needs some turns, too, to be on its way.
 """
 
 
@@ -34,13 +38,12 @@ async def read_back(
         decode: Gives its entries, maybe without some that cannot be read.
         head_id: The last one.
         limit: How many, without those that are left out; all if omitted.
-        stretch: How many to ask for at once; all if `None`. The first time half of it: nothing can
-            be decoded until then.
+        stretch: How many to ask for at once, at most; all if `None`.
     """
     most = math.inf if stretch is None else stretch
     parts: list[list[ConversationEntry]] = []
     following: str | None = head_id
-    size = most if stretch is None else most // 2
+    size = most if stretch is None else min(most, _FIRST)
     wanted = math.inf if limit is None else limit
     coming: asyncio.Task[StoredEntries] | None = None
     try:
@@ -48,7 +51,7 @@ async def read_back(
             query = _query(following, min(size, wanted))
             found = await (ask(query) if coming is None else coming)
             coming = None
-            following, size = found.entries.parent_id, most
+            following, size = found.entries.parent_id, min(most, size * _GROWTH)
             wanted -= len(found.entries)
             if following is not None and wanted > 0:
                 coming = asyncio.create_task(ask(_query(following, min(size, wanted))))

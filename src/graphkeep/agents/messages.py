@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from pydantic_ai.messages import ModelMessage
@@ -25,6 +26,8 @@ __all__ = ('LIBRARY', 'MessageCodec', 'OnLossy', 'StoredMessage')
 
 LIBRARY = version('pydantic-ai-slim')
 """The version of pydantic-ai here."""
+_PLAIN = f'{LIBRARY} pydantic {version("pydantic")}'
+"""The library of a message that these two versions load plainly: see `Codec.is_plain`."""
 OnLossy: TypeAlias = Literal['raise', 'plain']
 """`raise`: what JSON would change is refused. `plain`: it is stored as the model sees it: a tool
 that returns a dataclass has its plain JSON there."""
@@ -45,8 +48,9 @@ class StoredMessage(NamedTuple):
     """A message as it is stored."""
 
     data: bytes
-    places: tuple[BlobPlace, ...]
-    blobs: Mapping[str, bytes]
+    library: str
+    places: tuple[BlobPlace, ...] = ()
+    blobs: Mapping[str, bytes] = MappingProxyType({})
 
 
 class MessageCodec:
@@ -74,15 +78,21 @@ class MessageCodec:
         Raises:
             LossyStateError: It would not come back as it is; names the part and the tool.
         """
-        data = self.whole(message, where=where)
-        return StoredMessage(data, (), {}) if len(data) <= self._inline else self._apart(data)
+        message, data = self._dumped(message, where)
+        library = _PLAIN if self._codec.is_plain(message, data) else LIBRARY
+        found = StoredMessage(data, library)
+        return found if len(data) <= self._inline else self._apart(found)
 
     def whole(self, message: ModelMessage, *, where: str) -> bytes:
         """A message as JSON, with all that it holds. As `dump`."""
+        return self._dumped(message, where)[1]
+
+    def _dumped(self, message: ModelMessage, where: str) -> tuple[ModelMessage, bytes]:
+        """A message that comes back as it is, and its JSON."""
         if self._on_lossy == 'plain':
             (message,) = as_plain([message])
         try:
-            return self._codec.text(message)
+            return message, self._codec.text(message)
         except LossyStateError as e:
             raise _explained(e, self._guilty(message, e), where) from e
 
@@ -110,7 +120,7 @@ class MessageCodec:
             raise UnreadableMessageError(
                 entry_id=entry.entry_id,
                 position=entry.position,
-                library=entry.library,
+                library=entry.library.partition(' ')[0],
                 here=LIBRARY,
                 reason=reason.replace('\n', ' ')[:500],
             ) from e
@@ -121,7 +131,7 @@ class MessageCodec:
             texts = line.messages
             if line.places:
                 texts = [_together(e, blobs) if e.places else e.data for e in line]
-            return self._codec.decode_all(texts)
+            return self._codec.decode_all(texts, plain={*line.libraries} == {_PLAIN})
         except (CodecError, LookupError, ValueError):
             return [self.load(entry, blobs) for entry in line]  # says which one
 
@@ -138,7 +148,8 @@ class MessageCodec:
                 return part
         return None
 
-    def _apart(self, data: bytes) -> StoredMessage:
+    def _apart(self, message: StoredMessage) -> StoredMessage:
+        data = message.data
         kept: list[bytes] = []
         places: list[BlobPlace] = []
         blobs: dict[str, bytes] = {}
@@ -156,7 +167,7 @@ class MessageCodec:
             blobs[name] = blob
             end = stop
         kept.append(data[end:])
-        return StoredMessage(b''.join(kept), tuple(places), blobs)
+        return StoredMessage(b''.join(kept), message.library, tuple(places), blobs)
 
 
 def _explained(error: LossyStateError, part: object, where: str) -> LossyStateError:

@@ -29,7 +29,7 @@ from ..conversations import (
 )
 from ..errors import DamagedConversationError, FormatVersionError, UnreadableMessageError
 from .histories import read_back
-from .messages import LIBRARY, MessageCodec, OnLossy
+from .messages import MessageCodec, OnLossy
 from .records import Unfinished, record_of, row_of
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Primitives(ConversationStore):
                     entry_id=entry.id,
                     parent_id=entry.parent_id,
                     data=stored.data,
-                    library=LIBRARY,
+                    library=stored.library,
                     places=stored.places,
                 )
             )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
-from pydantic import ValidationError
-
 from ..errors import LossyStateError
 from ..parts import Part, Tail, split, text_of
+from ._coder import UNLOADABLE
 from ._exact import undeclared
 from ._fields import Field, Listed, dumped
 from ._loss import misfit, short
@@ -273,22 +273,36 @@ class Codec(Generic[T]):
         data = parts if isinstance(parts, (bytes, bytearray)) else text_of(parts)
         try:
             return self._plan.coder.load(data)
-        except (ValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except UNLOADABLE as error:
             raise misfit(error, self.path) from error
 
-    def decode_all(self, texts: Sequence[bytes]) -> list[T]:
-        """Load values of which each is one text. As `decode`; a third faster than one by one."""
+    def decode_all(self, texts: Sequence[bytes], *, plain: bool = False) -> list[T]:
+        """Load values of which each is one text. As `decode`; a third faster than one by one.
+
+        Args:
+            texts: The texts.
+            plain: Leave out the functions that classes put around loading: a quarter faster again.
+                Only where `is_plain` said of each value that this makes no difference.
+        """
+        coder = self._plan.coder
+        if plain and coder.plain is not None:
+            with suppress(*UNLOADABLE):
+                return coder.plain.load_all(texts)
         try:
-            return self._plan.coder.load_all(texts)
-        except (ValidationError, ValueError, TypeError, AttributeError, RecursionError):
+            return coder.load_all(texts)
+        except UNLOADABLE:
             return [self.decode(text) for text in texts]  # says which one
+
+    def is_plain(self, value: T, text: bytes) -> bool:
+        """Whether a `text` gives the very same value if it is loaded `plain`: that is tried."""
+        return self._plan.coder.is_plain(value, text)
 
     def decode_field(self, name: str, part: Part) -> Any:
         """Load one field, for a codec that is `by_field`. As `decode`."""
         (found,) = (each for each in self._plan.fields or () if each.name == name)
         try:
             return found.coder.load(part)
-        except (ValidationError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except UNLOADABLE as error:
             raise misfit(error, found.path) from error
 
     def seen(self, value: T) -> Seen:

@@ -31,6 +31,7 @@ __all__ = (
     'put_it_in_deps',
     'references',
     'resolve',
+    'without_functions',
 )
 
 Schema = dict[str, Any]
@@ -262,3 +263,31 @@ def references(schema: Schema) -> set[str]:
         elif isinstance(node, (list, tuple)):
             waiting.extend(cast('list[Any]', node))
     return found
+
+
+_AROUND = frozenset({'function-after', 'function-before', 'function-wrap'})
+
+
+def without_functions(schema: Schema) -> Schema:
+    """A copy of a schema that loads what is inside the functions which classes and annotations have
+    put around it.
+    """
+    return cast('Schema', _without_functions(schema))
+
+
+def _without_functions(node: Any) -> Any:
+    if isinstance(node, (list, tuple)):
+        held = cast('list[Any]', node)
+        return type(held)(_without_functions(each) for each in held)
+    if not isinstance(node, dict):
+        return node
+    given = cast('Schema', node)
+    if not isinstance(given.get('type'), str):
+        return {key: _without_functions(value) for key, value in given.items()}  # e.g. fields
+    while given['type'] in _AROUND:
+        inner = cast('Schema', given['schema'])
+        given = {**inner, 'ref': given['ref']} if 'ref' in given else inner
+    apart = OPAQUE | {'serialization'}
+    return {
+        key: value if key in apart else _without_functions(value) for key, value in given.items()
+    }
