@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import Literal, NamedTuple, overload
 from uuid import UUID
 
@@ -159,6 +160,25 @@ class Line(Sequence[StoredEntry]):
             {index: entry.places for index, entry in enumerate(entries) if entry.places},
             entries[0].parent_id,
             entries[0].position,
+        )
+
+    @classmethod
+    def joined(cls, lines: Sequence[Line]) -> Line:
+        """Lines of which each goes on where the one before ends."""
+        if len(lines) == 1:
+            return lines[0]
+        places: dict[int, tuple[BlobPlace, ...]] = {}
+        there = 0
+        for line in lines:
+            places.update({there + at: found for at, found in line.places.items()})
+            there += len(line)
+        return cls(
+            [*chain.from_iterable(line.ids for line in lines)],
+            [*chain.from_iterable(line.messages for line in lines)],
+            [*chain.from_iterable(line.libraries for line in lines)],
+            places,
+            lines[0].parent_id if lines else None,
+            lines[0].position if lines else 0,
         )
 
     @overload

@@ -12,6 +12,7 @@ from ..conversations import (
     ConversationQuery,
     ConversationWrite,
     EntriesQuery,
+    Line,
     StoredConversation,
     StoredEntries,
     packed_id,
@@ -23,9 +24,9 @@ from .redis_talks import (
     EXPIRY_SIZE,
     Columns,
     Row,
-    Walk,
     bound_of,
     cut,
+    line_from,
     name_of,
     row_from,
     write_args,
@@ -161,11 +162,12 @@ async def _read(link: Link, layout: Layout, query: EntriesQuery) -> StoredEntrie
     where = (keys.entries, keys.long, keys.blobs)
     start, stop = (query.start, query.stop) if query.limit is None else (0, None)
     last = '' if stop is None else stop - 1
-    walk = Walk()
+    lines: list[Line] = []
+    there = 0
     blobs: dict[str, bytes] = {}
-    following, position, lowest = packed_id(query.head_id), b'', b''
+    following, position = packed_id(query.head_id), b''
     while following:
-        most = '' if query.limit is None else query.limit - len(walk)
+        most = '' if query.limit is None else query.limit - there
         args = (following, position, most, start, last, _REPLY_BYTES, _STEPS)
         reply = await link.call('talk_entries', Call(keys=where, args=args))
         if reply is None:
@@ -175,12 +177,13 @@ async def _read(link: Link, layout: Layout, query: EntriesQuery) -> StoredEntrie
             raise DamagedConversationError(entry_id=child, reason='it is missing')
         following, position, first, columns, damaged, reason = reply
         part = Columns(*columns)
-        walk.add(part)
+        if first:
+            lines.append(line_from(part, int(first)))
+            there += len(lines[-1])
         if damaged:
             raise DamagedConversationError(entry_id=name_of(damaged), reason=reason.decode())
         blobs.update(part.found_blobs)
-        lowest = first or lowest
-    line = walk.line(int(lowest or 0))
+    line = Line.joined(lines[::-1])
     needs = line.needs
     await _fetch(link, layout, blobs, needs.keys() - blobs.keys())
     for name, entry_id in needs.items():

@@ -45,9 +45,9 @@ __all__ = (
     'EXPIRY_SIZE',
     'Columns',
     'Row',
-    'Walk',
     'bound_of',
     'cut',
+    'line_from',
     'name_of',
     'row_from',
     'write_args',
@@ -180,65 +180,41 @@ class Columns(NamedTuple):
             yield name.decode(), blob
 
 
-class Walk:
-    """Entries of a history, put together from replies: each has what comes before the last one."""
+def line_from(columns: Columns, position: int) -> Line:
+    """The entries of a reply, the first of which has this position.
 
-    def __init__(self) -> None:
-        # The last one first.
-        self._ids: list[str] = []
-        self._messages: list[bytes] = []
-        self._libraries: list[str] = []
-        self._places: dict[int, tuple[BlobPlace, ...]] = {}
-        self._parent_id: str | None = None
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def add(self, columns: Columns) -> None:
-        """Those before the ones that are here.
-
-        Raises:
-            DamagedConversationError: One of them is not as it was written; names it.
-        """
-        there = len(self)
-        messages = cut(columns.messages, columns.message_sizes.split())
-        packed = [*cut(columns.ids, columns.id_sizes.split())]
-        self._messages += messages
-        new = len(self) - there
+    Raises:
+        DamagedConversationError: One of them is not as it was written; names it.
+    """
+    # In the reply the last one is first.
+    messages = [*cut(columns.messages, columns.message_sizes.split())]
+    packed = [*cut(columns.ids, columns.id_sizes.split())]
+    last = len(messages) - 1
+    ids: list[str] = []
+    libraries: list[str] = []
+    places: dict[int, tuple[BlobPlace, ...]] = {}
+    at = 0
+    try:
+        for one in packed:
+            ids.append(unpacked_id(one))
+            at += 1
         at = 0
-        try:
-            for one in packed:
-                self._ids.append(unpacked_id(one))
-                at += 1
-            self._parent_id = self._ids.pop() if len(packed) > new else None
-            at = 0
-            words = columns.library_sizes.split()
-            names = cut(columns.libraries, words[1::2])
-            for name, times in zip(names, map(int, words[::2]), strict=True):
-                self._libraries += [name.decode()] * times
-                at += times
-            words = columns.place_sizes.split()
-            texts = cut(columns.places, words[2::3])
-            for text, index, size in zip(texts, words[::3], words[1::3], strict=True):
-                at = int(index)
-                self._places[there + at] = _places(text[: int(size)], text[int(size) :])
-        except ValueError as e:
-            raise DamagedConversationError(
-                entry_id=name_of(packed[at]), reason=f'it is not as graphkeep writes it ({e})'
-            ) from e
-
-    def line(self, position: int) -> Line:
-        """The entries, the first of which has this position."""
-        last = len(self) - 1
-        places = {last - at: places for at, places in self._places.items()}
-        return Line(
-            self._ids[::-1],
-            self._messages[::-1],
-            self._libraries[::-1],
-            places,
-            self._parent_id,
-            position,
-        )
+        words = columns.library_sizes.split()
+        names = cut(columns.libraries, words[1::2])
+        for name, times in zip(names, map(int, words[::2]), strict=True):
+            libraries += [name.decode()] * times
+            at += times
+        words = columns.place_sizes.split()
+        texts = cut(columns.places, words[2::3])
+        for text, index, size in zip(texts, words[::3], words[1::3], strict=True):
+            at = int(index)
+            places[last - at] = _places(text[: int(size)], text[int(size) :])
+    except ValueError as e:
+        raise DamagedConversationError(
+            entry_id=name_of(packed[at]), reason=f'it is not as graphkeep writes it ({e})'
+        ) from e
+    parent_id = ids.pop() if len(packed) > len(messages) else None
+    return Line(ids[::-1], messages[::-1], libraries[::-1], places, parent_id, position)
 
 
 def _places(hashes: bytes, text: bytes) -> tuple[BlobPlace, ...]:

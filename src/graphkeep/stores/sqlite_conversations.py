@@ -12,7 +12,8 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from ..conversations import (
     ConversationQuery,
@@ -44,6 +45,8 @@ __all__ = ('SQLiteConversations',)
 
 logger = logging.getLogger('graphkeep')
 
+_ROW = 1000
+"""Most entries that are read as one row, which SQLite limits to 1 GB."""
 _LAST = 2**63 - 1
 """The highest position, and the latest time, that SQLite can store."""
 
@@ -293,29 +296,46 @@ class SQLiteConversations:
             first, stop = _part(query, head.position)
             if first >= stop:
                 return StoredEntries(Line(), {})
-            values = {'entry': head.entry, 'first': first, 'stop': stop}
-            rows = connection.execute(self._sql['select_line'], values).fetchall()
-            if len(rows) != stop - first:
-                raise self._broken(connection, values)
-            rows.reverse()
-            parent_id = self._parent_id(connection, rows[0], first)
-            entries = line_of(rows, parent_id, first)
-            return StoredEntries(entries, self._blobs(connection, entries))
+            line = self._line(connection, head.entry, first, stop)
+            return StoredEntries(line, self._blobs(connection, line))
+
+    def _line(self, connection: sqlite3.Connection, head: int, first: int, stop: int) -> Line:
+        """The entries with `first <= position < stop`, back from one."""
+        lines: list[Line] = []
+        entry: int | None = head
+        most = _ROW
+        while stop > first:
+            low = max(first, stop - most)
+            values = {'entry': entry, 'first': low, 'stop': stop}
+            try:
+                row = connection.execute(self._sql['select_line'], values).fetchone()
+            except sqlite3.DataError:
+                if most == 1:
+                    raise
+                most = max(1, most // 8)  # together they are more than one row can hold
+                continue
+            _, entry, count, *_ = row
+            if count != stop - low:
+                raise self._broken(connection, {'entry': head, 'first': first})
+            lines.append(line_of(row))
+            stop = low
+        line = Line.joined(lines[::-1])
+        return replace(line, parent_id=self._parent_id(connection, line, entry))
 
     def _parent_id(
-        self, connection: sqlite3.Connection, row: tuple[Any, ...], position: int
+        self, connection: sqlite3.Connection, line: Line, parent: int | None
     ) -> str | None:
-        """The id of the entry before the one in a row of `select_line`."""
-        entry_id, *_, parent = row
-        if parent is None and position == 0:
+        """The id of the entry before these."""
+        if parent is None and line.position == 0:
             return None
         values = {'entry': parent}
         before = connection.execute(self._sql['select_entry_id'], values).fetchone()
-        if before is None or position == 0:
+        if before is None or line.position == 0:
             reason = (
-                f'it has position {position} and {"no" if before is None else "an"} entry before it'
+                f'it has position {line.position} and {"no" if before is None else "an"} entry '
+                'before it'
             )
-            raise DamagedConversationError(entry_id=entry_id_of(entry_id), reason=reason)
+            raise DamagedConversationError(entry_id=line.ids[0], reason=reason)
         return entry_id_of(before[0])
 
     def _broken(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from typing import Any, cast, get_args
 
 from ..conversations import BlobPlace, Line, StoredConversation, places_of, unpacked_id
@@ -205,34 +204,48 @@ def tips_of(text: object) -> tuple[str, ...]:
     raise ValueError(f'{text!r:.80} for its tips')
 
 
-def line_of(rows: Sequence[tuple[Any, ...]], parent_id: str | None, position: int) -> Line:
-    """The entries in rows of `select_line`.
-
-    Args:
-        rows: The rows, oldest first.
-        parent_id: The entry before the first of them.
-        position: That of the first of them.
+def line_of(row: tuple[Any, ...]) -> Line:
+    """The entries in the row of `select_line`; the one before them is left out.
 
     Raises:
         DamagedConversationError: One of them is not as we write it; names it.
     """
-    packed, libraries, places, messages, _ = zip(*rows, strict=True)
-    ids = [*map(entry_id_of, packed)]
+    # In the row the last one is first.
+    position: int = row[0]
+    ids_text, libraries, places_text, sizes, data = cast('tuple[bytes, ...]', row[3:])
+    ids = [_entry_id_in(text) for text in ids_text.decode().lower().split(' ')]
+    last = len(ids) - 1
     versions: dict[bytes, str] = {}
-    found: dict[int, tuple[BlobPlace, ...]] = {}
-    for at, library, text, data in zip(count(), libraries, places, messages, strict=False):
-        try:
-            if type(data) is not bytes:
+    messages: list[bytes] = []
+    places: dict[int, tuple[BlobPlace, ...]] = {}
+    names = libraries.split(b' ')
+    end = 0
+    damaged: int | None = None
+    try:
+        for name, size in zip(names, sizes.split(b' '), strict=True):
+            if size == b'-':
                 raise TypeError('no message')
-            if library not in versions:
-                versions[library] = library.decode()
-            if text is not None:
-                found[at] = places_of(text)
-                _packed(place.hash for place in found[at])
-        except _UNREADABLE as e:
-            raise DamagedConversationError(entry_id=ids[at], reason=f'its row has {e}') from e
-    names = [versions[library] for library in libraries]
-    return Line(ids, messages, names, found, parent_id, position)
+            if name not in versions:
+                versions[name] = bytes.fromhex(name.decode()).decode()
+            begin, end = end, end + int(size)
+            messages.append(data[begin:end])
+        words = (places_text or b'').decode().split()
+        for place, text in zip(words[::2], words[1::2], strict=True):
+            index = int(place) - position
+            damaged = last - index
+            places[index] = places_of(bytes.fromhex(text))
+            _packed(each.hash for each in places[index])
+    except _UNREADABLE as e:
+        entry_id = ids[len(messages) if damaged is None else damaged]
+        raise DamagedConversationError(entry_id=entry_id, reason=f'its row has {e}') from e
+    of = [versions[name] for name in reversed(names)]
+    return Line(ids[::-1], messages[::-1], of, places, None, position)
+
+
+def _entry_id_in(text: str) -> str:
+    if len(text) == 32:
+        return f'{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}'
+    return entry_id_of(bytes.fromhex(text))
 
 
 def entry_id_of(packed: object) -> str:

@@ -72,7 +72,7 @@ while true do
       library, same = name, 0
     end
     same = same + 1
-    if blobs_at < data then
+    if hashes ~= '' or blobs_at < data then
       local sizes = places[1]
       sizes[#sizes + 1], sizes[#sizes + 2] = given, #hashes
       add(places, hashes .. string.sub(text, blobs_at, data - 1))

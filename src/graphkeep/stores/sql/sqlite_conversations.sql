@@ -88,19 +88,26 @@ SELECT CAST(data AS BLOB) FROM {prefix}_blobs WHERE hash = :hash
 -- name: select_line
 -- Back from an entry to the position :first, then the messages of those before :stop, in the order
 -- of the walk, last one first. Of a chain that is not as we write it the walk ends early, and always.
--- Each entry is looked up once. The LEFT JOIN keeps one whose message is gone.
+-- Each entry is looked up once. The LEFT JOIN keeps one whose message is gone. In one row: for each
+-- row of a statement Python's lock is taken again, and whoever decodes the part before holds it.
+-- `parent` is that of the row with the lowest position, as SQLite promises for a bare column.
 WITH RECURSIVE line (entry, parent, position, entry_id, library, places) AS (
-  SELECT entry, parent, position, entry_id, CAST(library AS BLOB), CAST(places AS BLOB)
+  SELECT entry, parent, position, entry_id, library, places
   FROM {prefix}_entries
   WHERE entry = :entry
   UNION ALL
   SELECT
-    before.entry, before.parent, before.position, before.entry_id, CAST(before.library AS BLOB),
-    CAST(before.places AS BLOB)
+    before.entry, before.parent, before.position, before.entry_id, before.library, before.places
   FROM line JOIN {prefix}_entries AS before ON before.entry = line.parent
   WHERE line.position > :first AND before.position = line.position - 1
 )
-SELECT entry_id, library, places, CAST(data AS BLOB), line.parent
+SELECT
+  min(line.position), line.parent, count(*),
+  CAST(group_concat(hex(entry_id), ' ') AS BLOB),
+  CAST(group_concat(hex(library), ' ') AS BLOB),
+  CAST(group_concat(CASE WHEN places IS NOT NULL THEN line.position || ' ' || hex(places) END, ' ') AS BLOB),
+  CAST(group_concat(coalesce(length(CAST(data AS BLOB)), '-'), ' ') AS BLOB),
+  CAST(group_concat(data, '') AS BLOB)
 FROM line LEFT JOIN {prefix}_messages AS message ON message.entry = line.entry
 WHERE line.position < :stop
 
