@@ -9,7 +9,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable
-from dataclasses import InitVar, dataclass, make_dataclass
+from dataclasses import InitVar, dataclass, field, make_dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any
@@ -17,7 +17,15 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WrapValidator,
+)
 
 from graphkeep.codec import Codec
 from graphkeep.errors import CodecError, LossyStateError, UnstorableTypeError
@@ -401,3 +409,61 @@ def test_what_is_let_through_unchecked_comes_back(fields: dict[str, Any]) -> Non
     quick = Codec(Closed, path='state')
     quick.encode(Closed())
     assert outcome(quick, value) == outcome(strict, value)
+
+
+# --- plain ----------------------------------------------------------------------------------------
+
+
+def _grams(value: Any) -> Any:
+    return int(value.removesuffix(' g')) if isinstance(value, str) else value
+
+
+class _Shout(str):
+    __slots__ = ()
+
+
+@dataclass
+class Parcel:
+    name: Annotated[str, AfterValidator(str.strip)]
+    weight: Annotated[int, BeforeValidator(_grams), PlainSerializer(lambda n: f'{n} g')] = 0
+    tags: list[Annotated[Any, WrapValidator(lambda v, inner: inner(v))]] = field(
+        default_factory=list
+    )
+    type: str = 'parcel'
+
+
+@dataclass
+class Letter:
+    name: Annotated[str, AfterValidator(str.strip)]
+    note: Annotated[Any, BeforeValidator(lambda v: _Shout(v) if v == 'LOUD' else v)] = None
+    more: Letter | None = None
+
+
+def test_plain_is_without_functions_where_they_change_nothing() -> None:
+    letters = Codec(Letter, path='letter')
+    calm = Letter('a', 'quiet', Letter('b', {'x': [1, 2.5, None]}))
+    text = letters.text(calm)
+    assert letters.is_plain(calm, text)
+    assert letters.decode_all([text], plain=True) == [calm]
+    # Of each value it is tried: of this one the class of the note depends on them.
+    loud = Letter('a', _Shout('LOUD'))
+    text = letters.text(loud)
+    assert not letters.is_plain(loud, text)
+    assert type(letters.decode_all([text])[0].note) is _Shout
+    assert letters.is_plain(Letter('a', 'LOUD'), text)
+
+
+def test_what_cannot_be_loaded_plainly_is_loaded() -> None:
+    parcels = Codec(Parcel, path='parcel')
+    parcel = Parcel('a', 5, ['x'])
+    text = parcels.text(parcel)
+    assert b'"5 g"' in text
+    assert not parcels.is_plain(parcel, text)
+    assert parcels.decode_all([text, text], plain=True) == [parcel, parcel]
+
+
+def test_who_is_given_nonsense_plainly_says_which() -> None:
+    letters = Codec(Letter, path='letter')
+    good = letters.text(Letter('a'))
+    with pytest.raises(CodecError, match=r'letter\.name'):
+        letters.decode_all([good, b'{"name":7}'], plain=True)

@@ -42,7 +42,7 @@ class Hooks(ABC):
 
     _stretch: ClassVar[int | None] = None
     """Most entries of a long history that are asked for at once, if it pays to ask for more while
-    Python decodes what is there: where the database works beside Python. All of them if `None`.
+    Python decodes what is there: where the database is another process. All of them if `None`.
     """
 
     @abstractmethod

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -18,8 +19,11 @@ from pydantic_ai import messages as m
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.usage import RequestUsage
 
+import graphkeep.agents.messages
 from graphkeep import LossyStateError, Store
 from graphkeep.agents import Conversations
+from graphkeep.agents.messages import LIBRARY
+from graphkeep.codec import Codec
 from graphkeep.conversations import EntriesQuery
 from tests.classic.conftest import every_store
 from tests.test_codec_messages import MESSAGES, exactly_equal
@@ -246,6 +250,32 @@ async def stored(store: Store, kept: Conversations, name: str) -> Any:
     found = await store.find_entries(EntriesQuery(head_id=record.head_id))
     assert found is not None
     return found
+
+
+async def test_the_versions_say_how_a_message_is_read(
+    store: Store, kept: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = conversation(*turns(1, 2), ask(['see', m.BinaryImage(PNG, media_type='image/png')]))
+    await kept.save(talk)
+    found = await stored(store, kept, talk.conversation_id)
+    here = f'{version("pydantic-ai-slim")} pydantic {version("pydantic")}'
+    assert [*found.entries.libraries] == [here, here, here, here, LIBRARY]
+    asked: list[bool] = []
+    decode_all = Codec.decode_all
+
+    def decoding(codec: Any, texts: Any, *, plain: bool = False) -> Any:
+        asked.append(plain)
+        return decode_all(codec, texts, plain=plain)
+
+    monkeypatch.setattr(Codec, 'decode_all', decoding)
+    assert (await load(kept, talk.conversation_id)).messages == talk.messages
+    part = await kept.load_range(talk.conversation_id, 0, 4)
+    assert [entry.message for entry in part or ()] == talk.messages[:4]
+    # Another version of either reads the same rows with all its functions.
+    monkeypatch.setattr(graphkeep.agents.messages, '_PLAIN', here + '1')
+    part = await kept.load_range(talk.conversation_id, 0, 4)
+    assert [entry.message for entry in part or ()] == talk.messages[:4]
+    assert asked == [False, True, False]
 
 
 async def test_what_is_large_is_stored_once_by_its_content(

@@ -182,7 +182,8 @@ async def test_one_who_waits_may_be_cancelled(store: Store, when: int) -> None:
 
 
 @in_memory
-async def test_others_have_their_turns(store: Store) -> None:
+async def test_others_have_their_turns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, '_SLICE', 50)
     name = conversation(*(ask(f'{n}') for n in range(1_000)))
     await store.conversations.save(name)
     seen = 0
@@ -196,7 +197,7 @@ async def test_others_have_their_turns(store: Store) -> None:
     ticking = asyncio.create_task(ticks())
     await load(store.conversations, name.conversation_id)
     ticking.cancel()
-    assert seen >= 1_000 // histories._SLICE
+    assert seen >= 19
 
 
 # --- lines ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -17,9 +18,11 @@ from uuid import UUID
 import pytest
 
 from graphkeep import SchemaError
-from graphkeep.conversations import StoredEntry
+from graphkeep.conversations import EntriesQuery, StoredEntry
+from graphkeep.stores import sqlite_conversations
 from graphkeep.stores.sqlite import SQLiteStore
 from graphkeep.stores.sqlite_connections import Writer
+from graphkeep.stores.sqlite_file import SQLiteFile
 from graphkeep.testing._talks import entry, ids, line, row, write
 from tests.stores.sqlite_children import child, output
 
@@ -421,3 +424,52 @@ async def test_a_process_that_is_killed_leaves_all_or_nothing(path: Path, call: 
     assert len(deaths) > 10
     left = [content(Path(f'{path}-{n + 1}')) for n in range(len(deaths))]
     assert left == [before] * (len(deaths) - 1) + [after]
+
+
+# --- a history in several rows --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('most', [1, 2, 3, 19, 20, 21])
+async def test_a_long_history_is_several_rows(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(sqlite_conversations, '_ROW', most)
+    await several(store)
+
+
+async def test_a_history_may_be_larger_than_a_row_can_be(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = SQLiteFile.connect
+
+    def limited(file: SQLiteFile) -> sqlite3.Connection:
+        connection = connect(file)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5_000)
+        return connection
+
+    monkeypatch.setattr(SQLiteFile, 'connect', limited)
+    async with SQLiteStore(path) as store:
+        await several(store)
+
+
+async def several(store: SQLiteStore) -> None:
+    parent, entries = None, list[StoredEntry]()
+    for n in range(20):
+        data = b'{"n":"%s"}' % (b'x' * n * 100)
+        made = entry(f'e{n}', parent, data=data)
+        if n % 3 == 0:
+            made = entry(f'e{n}', parent, data=data, blob=b'%d' % n)
+        entries.append(made._replace(library=f'2.{n // 6}', position=n))
+        parent = f'e{n}'
+    blobs = [b'%d' % n for n in range(0, 20, 3)]
+    await store.write_conversation(write(row('c', 'r', 'e19'), entries, blobs=blobs))
+    for start, stop in itertools.product(range(0, 22, 3), (None, *range(0, 22, 4))):
+        query = EntriesQuery(head_id='e19', start=start, stop=stop)
+        found = await store.find_entries(query)
+        assert found is not None
+        assert list(found.entries) == entries[start:stop]
+    for limit in (1, 2, 7, 19, 20, 30):
+        found = await store.find_entries(EntriesQuery(head_id='e19', limit=limit))
+        assert found is not None
+        assert list(found.entries) == entries[-limit:]
+        assert set(found.blobs) == {name for e in entries[-limit:] for name in e.hashes}

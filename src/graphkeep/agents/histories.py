@@ -17,8 +17,8 @@ _FIRST = 128
 """How many to ask for at first: nothing can be decoded until then."""
 _GROWTH = 1.5
 """Reading a part should take no longer than decoding the one before."""
-_SLICE = 256
-"""Messages that are decoded before others have their turn of the event loop: about four
+_SLICE = 512
+"""Messages that are decoded before others have their turn of the event loop: about six
 milliseconds. The request for the next part needs some turns, too, to be on its way.
 """
 

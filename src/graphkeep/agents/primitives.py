@@ -183,7 +183,7 @@ class Primitives(ConversationStore):
         self, head_id: str | None, *, limit: int | None = None
     ) -> list[ConversationEntry]:
         """The entries up to `head_id`, oldest first, or the last `limit` of them: one query; of a
-        long history, one for each few hundred.
+        long history where the database is another process, one for each few hundred.
 
         Raises:
             LookupError: There is none with this id, or one before it is gone.

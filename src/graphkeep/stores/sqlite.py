@@ -58,8 +58,6 @@ class SQLiteStore(Store):
     locks and its shared memory do not work over a network.
     """
 
-    _stretch = 512
-
     def __init__(
         self,
         path: str | os.PathLike[str],

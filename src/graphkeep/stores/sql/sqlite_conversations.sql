@@ -88,9 +88,8 @@ SELECT CAST(data AS BLOB) FROM {prefix}_blobs WHERE hash = :hash
 -- name: select_line
 -- Back from an entry to the position :first, then the messages of those before :stop, in the order
 -- of the walk, last one first. Of a chain that is not as we write it the walk ends early, and always.
--- Each entry is looked up once. The LEFT JOIN keeps one whose message is gone. In one row: for each
--- row of a statement Python's lock is taken again, and whoever decodes the part before holds it.
--- `parent` is that of the row with the lowest position, as SQLite promises for a bare column.
+-- Each entry is looked up once. The LEFT JOIN keeps one whose message is gone. In one row: making
+-- thousands in Python takes as long as finding them. `parent` is that of the row with the lowest position, as SQLite promises for a bare column.
 WITH RECURSIVE line (entry, parent, position, entry_id, library, places) AS (
   SELECT entry, parent, position, entry_id, library, places
   FROM {prefix}_entries
