@@ -79,9 +79,10 @@ class MessageCodec:
             LossyStateError: It would not come back as it is; names the part and the tool.
         """
         message, data = self._dumped(message, where)
-        library = _PLAIN if self._codec.is_plain(message, data) else LIBRARY
-        found = StoredMessage(data, library)
-        return found if len(data) <= self._inline else self._apart(found)
+        if len(data) > self._inline:
+            # What is in it takes longer than what is around: it is not worth a try.
+            return self._apart(data)
+        return StoredMessage(data, _PLAIN if self._codec.is_plain(message, data) else LIBRARY)
 
     def whole(self, message: ModelMessage, *, where: str) -> bytes:
         """A message as JSON, with all that it holds. As `dump`."""
@@ -148,8 +149,7 @@ class MessageCodec:
                 return part
         return None
 
-    def _apart(self, message: StoredMessage) -> StoredMessage:
-        data = message.data
+    def _apart(self, data: bytes) -> StoredMessage:
         kept: list[bytes] = []
         places: list[BlobPlace] = []
         blobs: dict[str, bytes] = {}
@@ -167,7 +167,7 @@ class MessageCodec:
             blobs[name] = blob
             end = stop
         kept.append(data[end:])
-        return StoredMessage(b''.join(kept), message.library, tuple(places), blobs)
+        return StoredMessage(b''.join(kept), LIBRARY, tuple(places), blobs)
 
 
 def _explained(error: LossyStateError, part: object, where: str) -> LossyStateError:
