@@ -220,7 +220,7 @@ class Line(Sequence[StoredEntry]):
     def needs(self) -> dict[str, str]:
         """The blobs that they need, by hash: the id of the first entry that does."""
         found: dict[str, str] = {}
-        for at, places in self.places.items():
+        for at, places in sorted(self.places.items()):
             for place in places:
                 found.setdefault(place.hash, self.ids[at])
         return found

@@ -258,7 +258,7 @@ async def test_the_versions_say_how_a_message_is_read(
     talk = conversation(*turns(1, 2), ask(['see', m.BinaryImage(PNG, media_type='image/png')]))
     await kept.save(talk)
     found = await stored(store, kept, talk.conversation_id)
-    here = f'{version("pydantic-ai-slim")} pydantic {version("pydantic")}'
+    here = f'{version("pydantic-ai-slim")} pydantic {version("pydantic")} plain 1'
     assert [*found.entries.libraries] == [here, here, here, here, LIBRARY]
     asked: list[bool] = []
     decode_all = Codec.decode_all

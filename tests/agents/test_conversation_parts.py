@@ -12,7 +12,7 @@ pytest.importorskip('pydantic_ai.conversation_store')
 
 from graphkeep import DamagedConversationError, Store, UnreadableMessageError
 from graphkeep.agents import Conversations, histories
-from graphkeep.conversations import EntriesQuery, Line, StoredEntries, StoredEntry
+from graphkeep.conversations import BlobPlace, EntriesQuery, Line, StoredEntries, StoredEntry
 from tests.classic.conftest import every_store, in_memory
 
 from .talking import ask, conversation, ids, load, messages, turns
@@ -200,6 +200,30 @@ async def test_others_have_their_turns(store: Store, monkeypatch: pytest.MonkeyP
     assert seen >= 19
 
 
+class Bent(Watched):
+    """A foreign hand has bent the chain, between two parts."""
+
+    def __init__(self, store: Store, *, stretch: int, at: str, to: str) -> None:
+        super().__init__(store, stretch=stretch)
+        self.at, self.to = at, to
+
+    async def entries(self, query: EntriesQuery) -> StoredEntries | None:
+        head = self.to if query.head_id == self.at else query.head_id
+        return await super().entries(EntriesQuery(head_id=head, limit=query.limit))
+
+
+@every_store
+@pytest.mark.parametrize('to', [0, 8, 14, 16, 20, 23])
+async def test_a_chain_that_is_bent_between_two_parts_is_damaged(store: Store, to: int) -> None:
+    name = await saved(store)
+    names = await ids(store.conversations, name)
+    bent = Bent(store, stretch=8, at=names[15], to=names[to])
+    with pytest.raises(DamagedConversationError, match='no entry that fits') as caught:
+        await store.conversations.read_history(names[-1])
+    assert caught.value.entry_id == names[16]
+    assert len(bent.asked) <= 3
+
+
 # --- lines ----------------------------------------------------------------------------------------
 
 
@@ -219,5 +243,11 @@ def test_a_line_is_its_entries() -> None:
     assert list(Line.of([])) == Line.of([]).parents == []
     with pytest.raises(IndexError):
         line[6]
+    [one, two] = (BlobPlace(name * 64, 'base64', 0) for name in 'ab')
+    # Whatever the order in which a store has found them.
+    given = {5: (two,), 4: (one, two), 1: (two,), 0: ()}
+    needing = Line(line.ids, line.messages, line.libraries, given)
+    assert needing.needs == {'b' * 64: 'e1', 'a' * 64: 'e4'}
+    assert needing[4:].needs == {'a' * 64: 'e4', 'b' * 64: 'e4'}
     with pytest.raises(ValueError, match='no gaps'):
         line[::2]

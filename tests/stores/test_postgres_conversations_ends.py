@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from graphkeep import StoreUnavailableError
+from graphkeep import StoreClosedError, StoreUnavailableError
 from graphkeep.conversations import (
     ConversationQuery,
     packed_id,
@@ -216,3 +216,21 @@ async def test_behind_pgbouncer_in_transaction_mode_all_works(
         for each in await other.find_conversations(ConversationQuery()):
             assert await other.delete_conversation(each.conversation_id, revision=each.revision)
     assert await counts(fresh_postgres_url) == [0, 0, 0]
+
+
+async def test_a_load_that_a_closing_store_ends_says_so(fresh_postgres_url: str) -> None:
+    store = PostgresStore(fresh_postgres_url, max_size=1)
+    await store.open()
+    await store.write_conversation(
+        write(row('c', 'r', 'e99'), line(*(f'e{n}' for n in range(100))))
+    )
+
+    async def reads() -> None:
+        while True:
+            await ids(store, 'e99')
+
+    reading = [asyncio.create_task(reads()) for _ in range(12)]
+    await asyncio.sleep(0.05)
+    await store.close()
+    ends = await asyncio.gather(*reading, return_exceptions=True)
+    assert {type(end) for end in ends} == {StoreClosedError}

@@ -84,6 +84,8 @@ def _gone(key: bytes, field: bytes) -> Callable[[redis.Redis], object]:
         (_set('b', b'1 - 2 6 0 0\n\xffa2.\xff8.0{}'), 'b', 'not as graphkeep writes it'),
         (_set('b', b'2 - 2 6 0 0\n\xffa2.68.0{}'), 'b', 'position does not fit'),
         (_set('b', b'1 - 0 6 0 0\n2.68.0{}'), 'b', 'position does not fit'),
+        (_set('b', b'9' * 15 + b' - 2 6 0 0\n\xffa2.68.0{}'), 'b', 'not as graphkeep writes it'),
+        (_set('b', b'9' * 21 + b' - 2 6 0 0\n\xffa2.68.0{}'), 'b', 'not as graphkeep writes it'),
         (_set('a', b'0 - 2 6 0 0\n\xffd2.68.0{}'), 'a', 'position does not fit'),
         (_set('b', b'1 - 2 6 0 0\n\xffd2.68.0{}'), 'd', 'position does not fit'),
     ],

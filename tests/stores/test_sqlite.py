@@ -225,6 +225,7 @@ def test_other_modes_are_refused(path: Path) -> None:
     [
         ('PRAGMA journal_mode', 'delete', 'journal mode .*local file system'),
         ('PRAGMA synchronous', 0, 'synchronous=0, not 2'),
+        ('PRAGMA encoding', 'UTF-16le', 'encoding UTF-16le, graphkeep needs UTF-8'),
     ],
 )
 async def test_a_mode_that_does_not_take_is_an_error(

@@ -11,6 +11,7 @@ import pytest
 
 from graphkeep.conversations import ConversationQuery, EntriesQuery
 from graphkeep.errors import DamagedConversationError
+from graphkeep.stores import sqlite_conversations
 from graphkeep.stores.sqlite import SQLiteStore
 from graphkeep.testing._talks import entry, ids, line, row, write
 from tests.stores.test_sqlite_conversations import LINE, rows
@@ -76,6 +77,8 @@ async def test_a_damaged_row_is_named_and_hides_no_other(
         ('DELETE FROM graphkeep_messages WHERE entry = 2', 1),
         ("UPDATE graphkeep_entries SET places = '[' WHERE position = 1", 1),
         ("UPDATE graphkeep_entries SET places = '7' WHERE position = 1", 1),
+        ("UPDATE graphkeep_entries SET places = '' WHERE position = 1", 1),
+        ("UPDATE graphkeep_entries SET places = '' WHERE position = 2", 2),
         ("UPDATE graphkeep_entries SET places = x'ff' WHERE position = 1", 1),
         ("""UPDATE graphkeep_entries SET places = '[["x","base64",0]]' WHERE position = 1""", 1),
         ("UPDATE graphkeep_entries SET library = x'ff' WHERE position = 1", 1),
@@ -84,9 +87,16 @@ async def test_a_damaged_row_is_named_and_hides_no_other(
         ('DELETE FROM graphkeep_blobs', 0),
     ],
 )
+@pytest.mark.parametrize('most', [256, 1, 2, 3])
 async def test_a_damaged_entry_is_named_and_stops_no_other(
-    store: SQLiteStore, tool: sqlite3.Connection, change: str, named: int | None
+    store: SQLiteStore,
+    tool: sqlite3.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+    named: int | None,
+    most: int,
 ) -> None:
+    monkeypatch.setattr(sqlite_conversations, '_ROW', most)
     entries = [entry(LINE[0], blob=b'x'), *line(*LINE[1:], after=LINE[0])]
     await store.write_conversation(write(row('damaged', 'r', LINE[3]), entries, blobs=[b'x']))
     tool.execute(change)
@@ -96,6 +106,25 @@ async def test_a_damaged_entry_is_named_and_stops_no_other(
     if named is not None:
         assert caught.value.entry_id == LINE[named]
     assert await ids(store, 'y') == ['x', 'y']
+
+
+@pytest.mark.parametrize('most', [256, 1, 2, 3])
+@pytest.mark.parametrize('parent', [1, 3, 4, 5, 7, 8])
+async def test_a_chain_that_is_bent_is_found_at_the_edge_of_a_row(
+    store: SQLiteStore,
+    tool: sqlite3.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    parent: int,
+    most: int,
+) -> None:
+    monkeypatch.setattr(sqlite_conversations, '_ROW', most)
+    await store.write_conversation(write(row('bent', 'r', 'd'), line('a', 'b', 'c', 'd')))
+    await store.write_conversation(write(row('other', 'r', 'h'), line('e', 'f', 'g', 'h')))
+    tool.execute('UPDATE graphkeep_entries SET parent = ? WHERE entry = 3', (parent,))
+    with pytest.raises(DamagedConversationError) as caught:
+        await store.find_entries(EntriesQuery(head_id='d'))
+    assert caught.value.entry_id == 'c'
+    assert await ids(store, 'h') == ['e', 'f', 'g', 'h']
 
 
 @pytest.mark.parametrize('start', [0, 2, 3])

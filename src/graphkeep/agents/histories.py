@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic_ai.conversation_store import ConversationEntry
 
-from ..conversations import EntriesQuery, StoredEntries
+from ..conversations import EntriesQuery, Line, StoredEntries, StoredEntry
+from ..errors import DamagedConversationError
 
 __all__ = ('read_back',)
 
@@ -46,11 +47,14 @@ async def read_back(
     size = most if stretch is None else min(most, _FIRST)
     wanted = math.inf if limit is None else limit
     coming: asyncio.Task[StoredEntries] | None = None
+    after: StoredEntry | None = None
     try:
         while following is not None and wanted > 0:
             query = _query(following, min(size, wanted))
             found = await (ask(query) if coming is None else coming)
             coming = None
+            _check_next(found.entries, after)
+            after = found.entries[0]
             following, size = found.entries.parent_id, min(most, size * _GROWTH)
             wanted -= len(found.entries)
             if following is not None and wanted > 0:
@@ -68,6 +72,13 @@ async def read_back(
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
     return [entry for part in reversed(parts) for entry in part]
+
+
+def _check_next(line: Line, after: StoredEntry | None) -> None:
+    """Whether entries end where the part after them begins: each part alone has no gap."""
+    if after is not None and line.position + len(line) != after.position:
+        reason = f'it has position {after.position}, and no entry that fits is before it'
+        raise DamagedConversationError(entry_id=after.entry_id, reason=reason)
 
 
 def _query(head_id: str, limit: float) -> EntriesQuery:

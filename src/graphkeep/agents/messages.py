@@ -26,8 +26,9 @@ __all__ = ('LIBRARY', 'MessageCodec', 'OnLossy', 'StoredMessage')
 
 LIBRARY = version('pydantic-ai-slim')
 """The version of pydantic-ai here."""
-_PLAIN = f'{LIBRARY} pydantic {version("pydantic")}'
-"""The library of a message that these two versions load plainly: see `Codec.is_plain`."""
+_PLAIN = f'{LIBRARY} pydantic {version("pydantic")} plain 1'
+"""The library of a message that these two versions load plainly: see `Codec.is_plain`. The number
+goes up when what that means here changes."""
 OnLossy: TypeAlias = Literal['raise', 'plain']
 """`raise`: what JSON would change is refused. `plain`: it is stored as the model sees it: a tool
 that returns a dataclass has its plain JSON there."""

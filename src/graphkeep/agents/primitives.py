@@ -331,7 +331,8 @@ class Primitives(ConversationStore):
     async def _find_entries(self, query: EntriesQuery) -> StoredEntries:
         found = await self.store.find_entries(query)
         if found is None:
-            raise DamagedConversationError(entry_id=query.head_id, reason='it is missing')
+            reason = 'it is missing, or was deleted while the history was read'
+            raise DamagedConversationError(entry_id=query.head_id, reason=reason)
         return found
 
     def loaded(self, found: StoredEntries) -> list[ConversationEntry]:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from ..errors import StoreError
+from ..errors import StoreClosedError, StoreError
 from ..urls import safe_url
 from .postgres_errors import DRIVER_ERRORS, meaning
 
@@ -353,7 +353,7 @@ class Connections:
 
     def _open_pool(self) -> _Pool:
         if self._pool is None:
-            raise RuntimeError('the connections are not open')
+            raise StoreClosedError(f'the connections to {self.where} have been closed')
         return self._pool
 
     def _meaning(self, error: Exception, *, writes: bool) -> StoreError:

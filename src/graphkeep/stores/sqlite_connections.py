@@ -189,6 +189,11 @@ class Writer:
                 f'SQLite file {str(self._file.path)!r} stays in journal mode {mode!r}, graphkeep '
                 'needs WAL: put it on a local file system'
             )
+        if (found := _value(connection, 'PRAGMA encoding')) != 'UTF-8':
+            raise StoreError(
+                f'SQLite file {str(self._file.path)!r} has encoding {found}, graphkeep needs '
+                'UTF-8: use another file'
+            )
         wanted = {'FULL': 2, 'NORMAL': 1}[self._file.synchronous]
         if (found := _value(connection, 'PRAGMA synchronous')) != wanted:
             raise StoreError(

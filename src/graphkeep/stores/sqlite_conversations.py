@@ -45,8 +45,8 @@ __all__ = ('SQLiteConversations',)
 
 logger = logging.getLogger('graphkeep')
 
-_ROW = 1000
-"""Most entries that are read as one row, which SQLite limits to 1 GB."""
+_ROW = 256
+"""Most entries that are read as one row: it is in memory twice. SQLite limits one to 1 GB."""
 _LAST = 2**63 - 1
 """The highest position, and the latest time, that SQLite can store."""
 
@@ -296,17 +296,18 @@ class SQLiteConversations:
             first, stop = _part(query, head.position)
             if first >= stop:
                 return StoredEntries(Line(), {})
-            line = self._line(connection, head.entry, first, stop)
+            line = self._line(connection, head, first, stop)
             return StoredEntries(line, self._blobs(connection, line))
 
-    def _line(self, connection: sqlite3.Connection, head: int, first: int, stop: int) -> Line:
+    def _line(self, connection: sqlite3.Connection, head: _Found, first: int, stop: int) -> Line:
         """The entries with `first <= position < stop`, back from one."""
         lines: list[Line] = []
-        entry: int | None = head
+        entry: int | None = head.entry
+        position = head.position
         most = _ROW
         while stop > first:
             low = max(first, stop - most)
-            values = {'entry': entry, 'first': low, 'stop': stop}
+            values = {'entry': entry, 'position': position, 'first': low, 'stop': stop}
             try:
                 row = connection.execute(self._sql['select_line'], values).fetchone()
             except sqlite3.DataError:
@@ -316,9 +317,9 @@ class SQLiteConversations:
                 continue
             _, entry, count, *_ = row
             if count != stop - low:
-                raise self._broken(connection, {'entry': head, 'first': first})
+                raise self._broken(connection, {'entry': head.entry, 'first': first})
             lines.append(line_of(row))
-            stop = low
+            stop, position = low, low - 1
         line = Line.joined(lines[::-1])
         return replace(line, parent_id=self._parent_id(connection, line, entry))
 

@@ -229,9 +229,9 @@ def line_of(row: tuple[Any, ...]) -> Line:
                 versions[name] = bytes.fromhex(name.decode()).decode()
             begin, end = end, end + int(size)
             messages.append(data[begin:end])
-        words = (places_text or b'').decode().split()
-        for place, text in zip(words[::2], words[1::2], strict=True):
-            index = int(place) - position
+        for word in (places_text or b'').decode().split():
+            at, _, text = word.partition(':')
+            index = int(at) - position
             damaged = last - index
             places[index] = places_of(bytes.fromhex(text))
             _packed(each.hash for each in places[index])
