@@ -211,6 +211,11 @@ class Line(Sequence[StoredEntry]):
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __eq__(self, other: object) -> bool:
+        return [*self] == [*other] if isinstance(other, Line) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
     @property
     def parents(self) -> Sequence[str | None]:
         """Before each, the id of the one that it follows."""

@@ -235,6 +235,10 @@ def test_a_line_is_its_entries() -> None:
     line = Line.of(entries)
     assert list(line) == entries
     assert line[-1] == entries[-1]
+    assert line == Line(tuple(line.ids), line.messages, line.libraries, {}, 'p', 7)
+    assert line != Line(line.ids, line.messages, line.libraries, {}, 'p', 8)
+    assert line != line[:-1]
+    assert line != entries
     assert [entry.parent_id for entry in entries] == line.parents
     for start in range(-7, 8):
         for stop in (*range(-7, 8), None):
