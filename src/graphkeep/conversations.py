@@ -28,6 +28,7 @@ __all__ = (
     'places_json',
     'places_of',
     'unpacked_id',
+    'uuid_text',
 )
 
 _UUID_BYTES = 16
@@ -260,11 +261,15 @@ def unpacked_id(data: bytes) -> str:
         ValueError: It has made nothing like this.
     """
     if len(data) == _UUID_BYTES:
-        text = data.hex()
-        return f'{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}'
+        return uuid_text(data.hex())
     if not data.startswith(_MARK):
         raise ValueError(f'{data!r:.80} is no id of an entry')
     return data[1:].removesuffix(_MARK).decode()
+
+
+def uuid_text(digits: str) -> str:
+    """The usual form of a UUID of 32 lower-case hex digits."""
+    return f'{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}'
 
 
 def places_json(places: Iterable[BlobPlace]) -> str | None:

@@ -51,7 +51,7 @@ async def test_in_parts_it_is_the_same(store: Store, stretch: int | None) -> Non
     names = await ids(store.conversations, name)
     watched = Watched(store, stretch=stretch)
     assert await messages(store.conversations, name) == MESSAGES
-    assert len(watched.asked) == 1 if stretch is None else -(-ALL // stretch)
+    assert len(watched.asked) == (1 if stretch is None else -(-ALL // stretch))
     assert await ids(store.conversations, name) == names
     for limit in (1, 2, 7, ALL - 1, ALL, ALL + 1):
         watched.asked.clear()

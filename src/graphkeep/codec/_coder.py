@@ -16,6 +16,7 @@ from pydantic_core import (
     SchemaValidator,
 )
 
+from ..errors import LossyStateError
 from ._canonical import SETTINGS
 from ._exact import Difference, difference
 from ._loss import lossy, unloadable
@@ -157,10 +158,9 @@ class Coder:
         if self.plain is None:
             return False
         try:
-            (back,) = self.plain.load_all([data])
-        except UNLOADABLE:
+            return self._loss([value], [data], [''], by=self.plain) is None
+        except LossyStateError:
             return False
-        return difference(value, back, '') is None and self.dump(back) == data
 
     def prove(self, value: Any, data: bytes, path: str) -> None:
         """Load a dump back and compare.
@@ -168,7 +168,7 @@ class Coder:
         Raises:
             LossyStateError: What comes back is not the value.
         """
-        if found := self._loss([value], [data], [path]):
+        if found := self._loss([value], [data], [path], by=self):
             raise lossy(found)
 
     def prove_items(
@@ -186,16 +186,17 @@ class Coder:
                 size += len(pieces[last])
                 last += 1
             paths = [f'{path}[{start + index}]' for index in range(first, last)]
-            if found := self._loss(values[first:last], pieces[first:last], paths):
+            if found := self._loss(values[first:last], pieces[first:last], paths, by=self):
                 raise lossy(found)
             first = last
 
     def _loss(
-        self, values: Sequence[Any], pieces: Sequence[bytes], paths: Sequence[str]
+        self, values: Sequence[Any], pieces: Sequence[bytes], paths: Sequence[str], *, by: Coder
     ) -> Difference | None:
+        """What differs when dumps are loaded `by` a coder. Raises as `unloadable` says."""
         nested = b''.join((b'[[', b','.join(pieces), b']]'))
         try:
-            loaded: list[Any] = self._nested.load(nested)[0]
+            loaded: list[Any] = by._nested.load(nested)[0]
         except UNLOADABLE as error:
             raise unloadable(values, paths, error) from error
         for value, piece, path, back in zip(values, pieces, paths, loaded, strict=True):

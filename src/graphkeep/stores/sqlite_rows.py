@@ -9,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast, get_args
 
-from ..conversations import BlobPlace, Line, StoredConversation, places_of, unpacked_id
+from ..conversations import (
+    BlobPlace,
+    Line,
+    StoredConversation,
+    places_of,
+    unpacked_id,
+    uuid_text,
+)
 from ..errors import DamagedConversationError, DamagedRunError
 from ..requests import Request, RequestStatus
 from ..runs import Event, Run, Snapshot, SnapshotKind, Status
@@ -243,9 +250,8 @@ def line_of(row: tuple[Any, ...]) -> Line:
 
 
 def _entry_id_in(text: str) -> str:
-    if len(text) == 32:
-        return f'{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}'
-    return entry_id_of(bytes.fromhex(text))
+    """`entry_id_of`, of hex digits."""
+    return uuid_text(text) if len(text) == 32 else entry_id_of(bytes.fromhex(text))
 
 
 def entry_id_of(packed: object) -> str:

@@ -33,8 +33,8 @@ local function row_of(text)
 end
 
 -- Position, whether its message lies apart, parent, hashes, where its message begins, its library,
--- and where its places begin; nothing where it is not as we write it. Lua shows
--- 14 digits of a number.
+-- and where its places begin; nothing where it is not as we write it. Lua shows 14 digits of a
+-- number.
 local function entry_of(text)
   local position, apart, parent, library, hashes, places, at =
     string.match(text, '^(%d+) ([+-]) (%d+) (%d+) (%d+) (%d+)\n()')

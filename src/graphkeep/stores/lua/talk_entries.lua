@@ -5,12 +5,12 @@
 --   yet; most entries or ''; first and last position that are wanted, '' for any last; most bytes of
 --   a reply beyond its first entry; most entries that are looked at.
 -- Reply: nothing if the first entry that is looked at is not there; else the entry to go on with and
---   the position that it must have, or '' and ''; the position of the first that is given; of those that are given, the last one first: their
---   ids, and of the one before them, with all sizes, by spaces; their messages, with all sizes; the
---   names of the libraries, each with how many have it and its size; and the places of blobs, each
---   with the number of its entry, from 0, the size of its hashes, and its size, and these after them;
---   hashes and sizes of blobs, by spaces, and these; and the id of an entry that is damaged, and why,
---   or '' and ''.
+--   the position that it must have, or '' and ''; the position of the first that is given, or ''; ten
+--   texts, `Columns` in redis_talks.py, always sizes by spaces and then what has them: the ids of
+--   those that are given, the last one first, and of the one before them; their messages; libraries,
+--   the size after how many have it; places of blobs, with their hashes before them, the size after
+--   the number of the entry, from 0, and the size of the hashes; blobs, the size after the hash; and
+--   the id of an entry that is damaged, and why, or '' and ''.
 local entries, long, blobs = unpack(KEYS)
 local id, expected = ARGV[1], tonumber(ARGV[2])
 local most, start = tonumber(ARGV[3]) or math.huge, tonumber(ARGV[4])

@@ -89,7 +89,8 @@ SELECT CAST(data AS BLOB) FROM {prefix}_blobs WHERE hash = :hash
 -- Back from an entry at :position to the position :first, then the messages of those before :stop, in the order
 -- of the walk, last one first. Of a chain that is not as we write it the walk ends early, and always.
 -- Each entry is looked up once. The LEFT JOIN keeps one whose message is gone. In one row: making
--- thousands in Python takes as long as finding them. `parent` is that of the row with the lowest position, as SQLite promises for a bare column.
+-- thousands in Python takes as long as finding them. `parent` is that of the row with the lowest
+-- position, as SQLite promises for a bare column.
 WITH RECURSIVE line (entry, parent, position, entry_id, library, places) AS (
   SELECT entry, parent, position, entry_id, library, places
   FROM {prefix}_entries
@@ -104,7 +105,9 @@ SELECT
   min(line.position), line.parent, count(*),
   CAST(group_concat(hex(entry_id), ' ') AS BLOB),
   CAST(group_concat(hex(library), ' ') AS BLOB),
-  CAST(group_concat(CASE WHEN places IS NOT NULL THEN line.position || ':' || hex(places) END, ' ') AS BLOB),
+  CAST(group_concat(
+    CASE WHEN places IS NOT NULL THEN line.position || ':' || hex(places) END, ' '
+  ) AS BLOB),
   CAST(group_concat(coalesce(length(CAST(data AS BLOB)), '-'), ' ') AS BLOB),
   CAST(group_concat(data, '') AS BLOB)
 FROM line LEFT JOIN {prefix}_messages AS message ON message.entry = line.entry
