@@ -38,8 +38,6 @@ logger = logging.getLogger('graphkeep')
 
 _LOOKS = 3
 """How often a history is read before a blob that is missing is damage."""
-_LOWEST = 3
-"""The column of `read_entries` that only the last entry of its walk has."""
 
 
 class _RefusedError(Exception):

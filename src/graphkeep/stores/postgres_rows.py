@@ -43,7 +43,6 @@ __all__ = (
     'data_of',
     'drops_older',
     'entry_columns',
-    'entry_id_of',
     'line_of',
     'request_of',
     'run_of',
@@ -199,8 +198,8 @@ def line_of(rows: Sequence[Sequence[Any]], parent: bytes | None) -> Line:
         return Line()
     in_order = sorted(rows, key=itemgetter(2))
     packed, _, positions, _, libraries, texts, messages = zip(*in_order, strict=True)
-    ids = [*map(entry_id_of, packed)]
-    parent_id = None if parent is None else entry_id_of(parent)
+    ids = [*map(_entry_id_of, packed)]
+    parent_id = None if parent is None else _entry_id_of(parent)
     places: dict[int, tuple[BlobPlace, ...]] = {}
     for at, text in enumerate(texts):
         if text is None:
@@ -214,7 +213,7 @@ def line_of(rows: Sequence[Sequence[Any]], parent: bytes | None) -> Line:
     return Line(ids, messages, libraries, places, parent_id, positions[0])
 
 
-def entry_id_of(packed: bytes) -> str:
+def _entry_id_of(packed: bytes) -> str:
     """The id of an entry.
 
     Raises:
